@@ -24,6 +24,7 @@ from toolchain.frontend.convert import (
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.expand_contrib import expand_node
+from toolchain.frontend.expand_ml import expand_ml_node
 from toolchain.frontend.function_bodies import body, has_body
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.match_row_updates import RowUpdateState, match_row_update
@@ -258,7 +259,7 @@ def visit(node: OnnxNode, walk: ImportState) -> None:
         upgraded = expand_node(node, walk.types, walk.constants)
     else:
         check_complete(node, schema_of(node, walk.opset))
-        upgraded = upgrade(node, walk.opset, walk.types)
+        upgraded = expand_ml_node(node, walk.types, walk.constants) or upgrade(node, walk.opset, walk.types)
     for name, value in upgraded.constants.items():
         walk.constants[name] = value
         walk.types[name] = type_of(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil, prod
 
 import numpy as np
@@ -31,8 +31,8 @@ END_HERE = "end the model before this node and do the rest outside"
 
 def schema_of(node: OnnxNode, opset: int) -> onnx.defs.OpSchema:
     domain = node.op.domain
-    version = opset_with([node.op.op_type], opset) if domain == "" else onnx.defs.onnx_ml_opset_version()
     try:
+        version = opset_with([node.op.op_type], opset) if domain == "" else ml_opset_for([node.op.op_type])
         return onnx.defs.get_schema(node.op.op_type, version, domain)
     except onnx.defs.SchemaError as fault:
         raise refuse_node(node, f"is not an operator of opset {opset}") from fault
@@ -61,7 +61,8 @@ def infer(
     except Exception as fault:
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
     if not all(has_shape(inferred_types.get(n)) for n in node.outputs if n):
-        inferred_types |= infer_by_body(node, input_types, data, opset)
+        infer_shapes = infer_by_run if node.op.domain else infer_by_body
+        inferred_types |= infer_shapes(node, input_types, data, opset)
     output_types = {name: static_type(node, name, inferred_types.get(name)) for name in node.outputs if name}
     return (
         output_types
@@ -130,6 +131,38 @@ def infer_by_body(
             raise
         return {}  # the shape stays unknown, which is refused with its own message
     return {o.name: o.type for o in inferred_model.graph.output if o.HasField("type")}
+
+
+def infer_by_run(
+    node: OnnxNode, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
+) -> dict[str, onnx.TypeProto]:
+    """Return the output types that a run of the node in onnxruntime shows, on zeros; for operators whose shapes onnx does not
+    infer.
+
+    The answer is empty where onnxruntime does not run the node.
+    """
+    inputs = [helper.make_value_info(n, t) for n, t in input_types.items() if n not in data]
+    outputs = [n for n in node.outputs if n]
+    graph = helper.make_graph(
+        [node_to_proto(node)], "shapes", inputs, [onnx.ValueInfoProto(name=n) for n in outputs], [*data.values()]
+    )
+    try:
+        session = open_model(model_of(graph, opset).SerializeToString(), session_options(optimized=False))
+        values = session.run(outputs, {v.name: _zeros(v.type) for v in inputs})
+    except InferenceError:
+        return {}  # the shape stays unknown, which is refused with its own message
+    return {n: _type_of_value(value) for n, value in zip(outputs, values) if isinstance(value, np.ndarray)}
+
+
+def _zeros(tensor: onnx.TypeProto) -> np.ndarray:
+    shape = [d.dim_value for d in tensor.tensor_type.shape.dim]
+    return np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.tensor_type.elem_type))
+
+
+def _type_of_value(value: np.ndarray) -> onnx.TypeProto:
+    if value.dtype.kind in "OSU":
+        return helper.make_tensor_type_proto(onnx.TensorProto.STRING, value.shape)
+    return type_proto(type_of(value))
 
 
 def check_inputs(node: OnnxNode, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
@@ -226,10 +259,15 @@ def constant_value(node: OnnxNode) -> np.ndarray:
     return np.asarray(value, dtype)
 
 
+def ml_opset_for(op_types: Iterable[str]) -> int:
+    """Return the opset of ai.onnx.ml for these operators: 5, or 3 where an operator is deprecated in that."""
+    return 3 if any(onnx.defs.get_schema(op_type, 5, "ai.onnx.ml").deprecated for op_type in op_types) else 5
+
+
 def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     """Return a model of the graph with the oldest IR version that this opset allows, at least 10 (four-bit types)."""
     opsets = [helper.make_opsetid("", opset_with((n.op_type for n in graph.node), opset))]
     if any(n.domain == "ai.onnx.ml" for n in graph.node):
-        opsets.append(helper.make_opsetid("ai.onnx.ml", 5))
+        opsets.append(helper.make_opsetid("ai.onnx.ml", ml_opset_for(n.op_type for n in graph.node if n.domain == "ai.onnx.ml")))
     ir_version = max(10, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="npu-toolchain")

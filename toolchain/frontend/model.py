@@ -200,7 +200,7 @@ def load_model(
     `data`: where samples lie; they bind inputs that shapes depend on.
     """
     file = model_file(model)
-    proto, inlined = read_model(file)
+    proto, rewritten, map_notes = read_model(file)
     fixed = bind_values(proto.graph, values, shapes)
     free_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
     bound = bind_inputs(proto.graph, free_shapes)
@@ -215,7 +215,7 @@ def load_model(
     file_tensors = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     warnings = length_warnings(proto, graph, bound, free_shapes)
     constant_inputs = {**fixed, **by_data.values}
-    source = source_of(file, proto, inlined, bound, graph, constant_inputs)
+    source = source_of(file, proto, rewritten, bound, graph, constant_inputs)
     del proto
     wide, notes = cast_to_float32(graph, opset)
     real = dequantize_graph(wide, opset, static_ranges)
@@ -223,7 +223,7 @@ def load_model(
     used_names = file_tensors | normal.types.keys()
     steps = {n: fresh_name(one, used_names) for n, one in static.repeated.items() if n in normal.types}
     source_name_by_tensor |= {n: one for n, one in steps.items() if n not in file_tensors}
-    notes_and_warnings = (*bound.notes, *by_data.notes, *notes, *real.notes), tuple(warnings)
+    notes_and_warnings = (*bound.notes, *by_data.notes, *map_notes, *notes, *real.notes), tuple(warnings)
     return NormalModel(
         normal,
         opset,

@@ -13,6 +13,7 @@ from onnx import external_data_helper
 from toolchain.errors import first_line
 from toolchain.frontend.errors import NodeFault, refuse
 from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
+from toolchain.frontend.expand_ml import drop_maps
 from toolchain.frontend.model_source import ModelFile
 from toolchain.inference import InferenceError, open_model, session_options
 from toolchain.input_limits import ONNX_FUNCTIONS, ONNX_NODES
@@ -32,8 +33,8 @@ LATER = {
 }  # operators of the normal form that a model's opset may lack -> the first that has them
 
 
-def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool]:
-    """The model with its external data loaded, and whether local functions were written out in it.
+def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool, list[str]]:
+    """The model with its external data loaded, whether nodes were written out in it, and notes on that.
 
     CompileError when the file, its weights, the opset or an operator is unusable.
     """
@@ -44,8 +45,9 @@ def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool]:
     if inlined:
         proto = inline_functions(proto, file)
     check_operators(proto.graph, opset_of(proto))
+    notes = drop_maps(proto.graph)
     load_external_data(proto, file.folder)
-    return proto, inlined
+    return proto, inlined or bool(notes), notes
 
 
 def model_files(path: Path) -> list[Path]:

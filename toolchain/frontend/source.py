@@ -12,6 +12,7 @@ import onnx
 
 from toolchain.frontend.bind_shapes import BoundInputs
 from toolchain.frontend.convert import elem_type, type_of, value_info
+from toolchain.frontend.expand_ml import drop_maps
 from toolchain.frontend.model_source import ModelFile
 from toolchain.frontend.read_onnx import inline_functions, parse
 from toolchain.frontend.rounding_noise import ROUNDED, NoisyModel, add_rounding_noise
@@ -89,6 +90,7 @@ class Source:
             return proto
         if proto.functions:
             proto = inline_functions(proto, self.file)
+        drop_maps(proto.graph)
         del proto.graph.input[:]
         types = {**self.inputs, **{name: type_of(value) for name, value in self.fixed.items()}}
         proto.graph.input.extend(value_info(n, types) for n in types)
@@ -105,12 +107,17 @@ def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
 
 
 def source_of(
-    file: ModelFile, proto: onnx.ModelProto, inlined: bool, bound: BoundInputs, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
+    file: ModelFile,
+    proto: onnx.ModelProto,
+    rewritten: bool,
+    bound: BoundInputs,
+    static: OnnxGraph,
+    fixed: Mapping[str, np.ndarray],
 ) -> Source:
     """Return the source of a model that was read.
 
     `proto`: the model as read.
-    `inlined`: functions were expanded in it.
+    `rewritten`: functions were expanded in it, or maps made tensors.
     `static`: its graph, tensors by the file's own names.
     `fixed`: inputs that are constants.
     """
@@ -128,7 +135,7 @@ def source_of(
         frozenset(n for n in node_outputs if n in static.constants),
         frozenset(o.name for o in graph.output),
         tuple(dims.items()),
-        inlined or empty or fed or bool(_coarse_products(graph)),
+        rewritten or empty or fed or bool(_coarse_products(graph)),
         fixed,
         frozenset(n for node in graph.node if node.op_type == "GroupQueryAttention" for n in node.output[1:3]),
     )

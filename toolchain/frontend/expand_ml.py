@@ -1,0 +1,148 @@
+"""Expand operators of ai.onnx.ml, as scikit-learn's converter writes them, to standard ONNX operators.
+
+Source: https://onnx.ai/onnx/operators, domain ai.onnx.ml. What has no rule here, or leaves a rule's conditions, stays as it is:
+onnxruntime runs it on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from toolchain.frontend.expansion_builder import ExpansionBuilder
+from toolchain.frontend.upgrade import Upgraded
+from toolchain.ir.graph import OnnxNode, TensorType
+
+ML_DOMAIN = "ai.onnx.ml"
+_FUNCTIONS = {"NONE": "Identity", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}  # by the attribute post_transform
+
+
+def expand_ml_node(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded | None:
+    """Return standard nodes that compute the same; None where no rule applies."""
+    rule = _RULES.get(node.op.op_type) if node.op.domain == ML_DOMAIN else None
+    builder = ExpansionBuilder(node, types, constants)
+    return Upgraded(builder.nodes, builder.constants) if rule is not None and rule(builder) else None
+
+
+def drop_maps(graph: onnx.GraphProto) -> list[str]:
+    """Make tensors of the maps that ZipMap nodes put out, in place; return a note on each.
+
+    The tensor has a column for each class, in the order of the classes.
+    """
+    notes: list[str] = []
+    outputs = {output.name: output for output in graph.output}
+    for node in graph.node:
+        if (node.domain, node.op_type) != (ML_DOMAIN, "ZipMap") or not node.output or node.output[0] not in outputs:
+            continue
+        classes = [c.decode() if isinstance(c, bytes) else str(c) for a in node.attribute for c in (*a.ints, *a.strings)]
+        name = node.output[0]
+        shown = ", ".join(classes[:10]) + (f" and {len(classes) - 10} more" if len(classes) > 10 else "")
+        notes.append(f"output {name!r}: is a tensor instead of maps, a column for each class: {shown}")
+        node.op_type, node.domain = "Identity", ""
+        del node.attribute[:]
+        outputs[name].type.CopyFrom(onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    return notes
+
+
+def _real(b: ExpansionBuilder) -> str:
+    """Return the first input as float32."""
+    x = b.node.inputs[0]
+    return x if b.types[x].dtype == "float32" else b.add("real", "Cast", [x], attributes={"to": int(TensorProto.FLOAT)})
+
+
+def _numbers(b: ExpansionBuilder, name: str) -> np.ndarray:
+    return np.asarray(b.node.op.attributes.get(name, ()), np.float32)
+
+
+def _scale(b: ExpansionBuilder) -> bool:
+    """Scaler: (x - offset) * scale, by column or all alike, as a Conv of 1x1 with a group for each column.
+
+    So a column has its own scale of codes where the machine's weights have one a channel, and is rounded once. Measured on
+    edge16 with a StandardScaler and an MLP for digits: probabilities are off by at most 0.07, as Sub and Mul by 0.09.
+    """
+    offset, scale = _numbers(b, "offset"), _numbers(b, "scale")
+    shape = b.types[b.node.inputs[0]].shape
+    if not shape or any(v.size not in (1, shape[-1]) for v in (offset, scale)):
+        return False
+    columns = shape[-1]
+    factors = np.broadcast_to(scale, columns).astype(np.float32)
+    rows = b.add("rows", "Reshape", [_real(b), b.constant("rows/shape", np.array([-1, columns, 1, 1], np.int64))])
+    weights = [b.constant("scale", factors.reshape(columns, 1, 1, 1)), b.constant("shift", -offset * factors)]
+    scaled = b.add("", "Conv", [rows, *weights], attributes={"group": columns, "kernel_shape": (1, 1)})
+    b.add("back", "Reshape", [scaled, b.constant("shape", np.array(shape, np.int64))], b.node.outputs[0])
+    return True
+
+
+def _normalize(b: ExpansionBuilder) -> bool:
+    """Normalizer: each row over its length by L1 or L2. By MAX it stays."""
+    power = {"L1": 1, "L2": 2}.get(b.node.op.attributes.get("norm", "MAX"))
+    if power is None or len(b.types[b.node.inputs[0]].shape) not in (1, 2):
+        return False
+    b.add("", "LpNormalization", [_real(b)], b.node.outputs[0], {"axis": -1, "p": power})
+    return True
+
+
+def _linear(b: ExpansionBuilder, rows: int) -> str | None:
+    """Return x times the coefficients, plus the intercepts; None where their numbers do not fit the input."""
+    shape = b.types[b.node.inputs[0]].shape
+    weights, bias = _numbers(b, "coefficients"), _numbers(b, "intercepts")
+    if len(shape) != 2 or rows < 1 or weights.size != rows * shape[1] or bias.size not in (0, rows):
+        return None
+    inputs = [_real(b), b.constant("coefficients", np.ascontiguousarray(weights.reshape(rows, shape[1]).T))]
+    return b.add("linear", "Gemm", [*inputs, b.constant("intercepts", bias)] if bias.size else inputs)
+
+
+def _transform(b: ExpansionBuilder, scores: str, output: str) -> None:
+    """Add the function that `post_transform` names."""
+    function = _FUNCTIONS[b.node.op.attributes.get("post_transform", "NONE")]
+    b.add("transform", function, [scores], output, {"axis": -1} if function == "Softmax" else {})
+
+
+def _has_function(b: ExpansionBuilder) -> bool:
+    return b.node.op.attributes.get("post_transform", "NONE") in _FUNCTIONS
+
+
+def _regress(b: ExpansionBuilder) -> bool:
+    """LinearRegressor."""
+    scores = _linear(b, b.node.op.attributes.get("targets", 1)) if _has_function(b) else None
+    if scores is None:
+        return False
+    _transform(b, scores, b.node.outputs[0])
+    return True
+
+
+def _classify(b: ExpansionBuilder) -> bool:
+    """LinearClassifier with a row of coefficients for each class, whose labels are whole numbers."""
+    labels = np.asarray(b.node.op.attributes.get("classlabels_ints", ()), np.int64)
+    scores = _linear(b, labels.size) if labels.size > 1 and _has_function(b) and len(b.node.outputs) == 2 else None
+    if scores is None:
+        return False
+    best = b.add("best", "ArgMax", [scores], attributes={"axis": 1, "keepdims": 0})
+    b.add("", "Gather", [b.constant("labels", labels), best], b.node.outputs[0], {"axis": 0})
+    _transform(b, scores, b.node.outputs[1])
+    return True
+
+
+def _extract(b: ExpansionBuilder) -> bool:
+    """ArrayFeatureExtractor: elements of the last dimension, by their indexes."""
+    x, indexes = (b.types[n] for n in b.node.inputs)
+    if not x.shape:
+        return False
+    source = b.node.inputs[0]
+    if len(x.shape) == 1:
+        source = b.add("row", "Reshape", [source, b.constant("row/shape", np.array([1, -1], np.int64))])
+    flat = b.add("flat", "Reshape", [b.node.inputs[1], b.constant("flat/shape", np.array([indexes.elements], np.int64))])
+    b.add("", "Gather", [source, flat], b.node.outputs[0], {"axis": -1})
+    return True
+
+
+_RULES: Mapping[str, Callable[[ExpansionBuilder], bool]] = {
+    "Scaler": _scale,
+    "Normalizer": _normalize,
+    "LinearRegressor": _regress,
+    "LinearClassifier": _classify,
+    "ArrayFeatureExtractor": _extract,
+}
