@@ -36,6 +36,8 @@ CODE = "[ONNXRuntimeError] : 1 : FAIL : "
         ("", "ValueError"),
         ("x" * 1000, "x" * MAX_QUOTED),
         ("no such file /a/b.cc", "no such file /a/b.cc"),
+        ("malformed node on line 1: <ast.BinOp object at 0x7f66063c6110>", "malformed node on line 1: ast.BinOp"),
+        ("<function f.<locals>.g at 0x7F2> is no type", "function f.<locals>.g is no type"),
     ],
 )
 def test_first_line(text: str, quoted: str) -> None:
