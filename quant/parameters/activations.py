@@ -40,7 +40,8 @@ def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = Fals
     if numerics.scale.kind == "pow2":
         low, high, count = np.array([r.low]), np.array([r.high]), np.ones(1)
         return _least_error(low, high, count, _pow2_candidates(r, numerics), numerics)
-    if zero_at_entry and numerics.activation.interpolates and not numerics.symmetric_activations and r.low < 0 < r.high:
+    interpolated = numerics.activation.interpolates and not numerics.symmetric_activations
+    if zero_at_entry and interpolated and step is None and r.low < 0 < r.high:
         return _cover_from_entry(r, numerics)
     return _covering(r, numerics, step)
 

@@ -18,6 +18,8 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.interpolated_tables import BENT_CODES
+from toolchain.ops.scalar_functions import SQUARE, X
+from toolchain.ops.unary import Unary
 from toolchain.runtime import Session
 
 ROUNDED = (
@@ -124,6 +126,12 @@ def test_a_measured_range_that_ends_before_its_input_does_is_as_exact(tmp_path: 
     """The range of a score that is given out reaches from 0 to 1, and so beyond what the logarithm's range was measured at."""
     x = np.random.default_rng(1).uniform(1, 5, (4, 1, 8, 16, 16))
     assert measure_db("s = Sigmoid(x) a = Add(s, h) y = Log(a) z = Identity(s)", x, tmp_path) >= 93
+
+
+def test_which_functions_bend_at_zero() -> None:
+    bent = {"leaky": ("where_positive", X, X, ("mul", X, 0.1)), "magnitude": ("abs", X)}
+    others = {"square": SQUARE, "exp": ("exp", X), "log": ("log", X), "tanh": ("tanh", X), "clamp": ("max", X, 0.0)}
+    assert {name for name, function in {**bent, **others}.items() if Unary(function).bends_at_zero} == bent.keys()
 
 
 @pytest.mark.parametrize("low", [-0.3, -1.0, -2.7])

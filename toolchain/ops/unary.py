@@ -83,9 +83,12 @@ class Unary(FloatOp):
         """Return whether the slope changes at zero, as that of LeakyRelu does; not of a clamp, which no table makes."""
         if affine_bounds(self.function) is not None:
             return False
+        near = _NEAR_ZERO * np.array([-1, -0.5, 0, 0.5, 1])
         with np.errstate(all="ignore"):
-            before, after = np.diff(evaluate(self.function, np.array([-_NEAR_ZERO, 0.0, _NEAR_ZERO])))
-        return bool(abs(after - before) > _BENT * max(abs(before), abs(after)) and np.isfinite(after - before))
+            slopes = np.diff(evaluate(self.function, near)) / np.diff(near)
+            jump, nearer_jump = slopes[2:].sum() / 2 - slopes[:2].sum() / 2, slopes[2] - slopes[1]
+        is_bent = abs(jump) > _BENT * np.abs(slopes).max() and abs(nearer_jump) > 0.75 * abs(jump)  # of a curve it halves
+        return bool(is_bent and np.isfinite(jump))
 
     def reach(self, x: Range) -> Bounds:
         with np.errstate(all="ignore"):
