@@ -40,6 +40,16 @@ def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
     return best
 
 
+def reorder_layers(planning: RegionInput) -> RegionInput | None:
+    """Return the region with its layers in an order of fewer live bytes; None where none is found, and with states."""
+    in_order = AllResidentPlanner(planning)
+    nodes = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
+    if nodes is None:
+        return None
+    reordered = replace(planning, nodes=nodes)
+    return reordered if AllResidentPlanner(reordered).fewest_bytes < in_order.fewest_bytes else None
+
+
 def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
     """The plan of one order in the first of the tried sizes in which it can be placed."""
     align = order.chip.sram.alignment_bytes

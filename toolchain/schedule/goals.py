@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
-from toolchain.schedule.all_resident import plan_all_resident
+from toolchain.schedule.all_resident import plan_all_resident, reorder_layers
 from toolchain.schedule.options import LEVELS, Options, RegionInput
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
@@ -73,6 +73,9 @@ def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
     planner, objective = RegionPlanner(planning), goal.objective
     if objective in ("balanced", "cycles"):
         plans = planner.search_plans()
+        reordered = reorder_layers(planning) if min(plan.spilled_bytes for plan in plans) else None
+        if reordered is not None:
+            plans += RegionPlanner(reordered).search_plans()
         candidates = plans if planning.options.simulated else _best_of_each(plans)
         most = goal.most * min(plan.cycles for plan in plans)
         return [*candidates, *(planner.frugal(plans, most) if objective == "balanced" else ())]
