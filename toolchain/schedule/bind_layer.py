@@ -124,7 +124,7 @@ def broken(layer: Layer, unit: Unit, tiles: Iterable[TileTask]) -> str | None:
 
 def _order(layer: Layer, stmt: LayerTree, faults: Faults) -> LoopOrder | None:
     """The first order in which its loops stand."""
-    orders, loops = layer.tiled.loop_orders(layer), stmt.loops
+    orders, loops = layer.loop_orders, stmt.loops
     axes = {axis.name for order in orders for axis in order.axes if axis.size > 1}
     written = [loop.axis for loop in loops]
     for loop in loops:

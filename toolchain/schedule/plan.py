@@ -121,7 +121,7 @@ class TiledLayer(PlannedLayer):
 def _loops(layer: Layer, tiling: Tiling) -> tuple[Loop, ...]:
     """The loops of a tiling, in the first order in which it is. Raises InternalError: an operator that lacks the loops of its
     own tilings."""
-    for order in layer.tiled.loop_orders(layer):
+    for order in layer.loop_orders:
         steps = order.steps(tiling)
         if steps is not None:
             return tuple(Loop(a.name, steps[a.name], size=a.size) for a in order.axes if steps[a.name] < a.size)

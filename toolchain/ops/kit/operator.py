@@ -58,6 +58,11 @@ class Layer:
         return operator_of(self.node, MoveOp)
 
     @cached_property
+    def loop_orders(self) -> tuple[LoopOrder, ...]:
+        """The orders in which the loops of its tiles may stand."""
+        return self.tiled.loop_orders(self)
+
+    @cached_property
     def activations(self) -> tuple[str, ...]:
         """The inputs that are not constants, in order."""
         return tuple(n for n in self.node.inputs if n and n not in self.constants)
