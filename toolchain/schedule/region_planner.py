@@ -28,8 +28,11 @@ Place = Callable[[Sequence[PlannedLayer], PlannedRegion], PlannedRegion | None] 
 
 
 def refine_tiles(plan: PlannedRegion, signature: Callable[[int], Hashable], finer: Finer, place: Place) -> PlannedRegion:
-    """The plan, or one of fewer cycles with finer tiles. Equal layers with one tiling, as those of equal blocks have, are changed
-    together, and take them one after the other, each beside what the earlier ones took. `signature`: a key of equal layers."""
+    """The plan, or one of fewer cycles with finer tiles.
+
+    Equal layers with one tiling, as those of equal blocks have, are changed together. Finer tilings are tried one after the
+    other, each in the best plan so far. `signature`: a key of equal layers.
+    """
     for group in _groups(plan, signature):
         if _most(plan, group) < _GAIN * plan.cycles:
             continue
