@@ -99,6 +99,14 @@ def test_channels_behind_a_clamp_have_scales_of_their_own(tmp_path: Path) -> Non
     assert measure_worst_element(path, built, draw_inputs("clamp")) > FLOOR_DB
 
 
+def test_nodes_that_would_hand_on_more_than_the_port_has_stay(tmp_path: Path) -> None:
+    places = "s = Constant<value_ints=[0]>() e = Constant<value_ints=[2]>() a = Constant<value_ints=[1]>()"
+    path = write_model(tmp_path, f"{DENSE} q = Mul(p, unit) {places} y = Slice(q, s, e, a)", 2)
+    np.savez(tmp_path / "data.npz", x=draw_inputs("slice"))
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
+    assert not built.container.fallbacks
+
+
 def test_scales_of_powers_of_two_leave_room_for_other_data(tmp_path: Path) -> None:
     path = write_model(tmp_path, CASES["denormalization"], 4)
     np.savez(tmp_path / "data.npz", x=draw_inputs("denormalization")[:16])

@@ -12,7 +12,7 @@ from quant.float_session import FloatSession
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
-from toolchain.passes.port_nodes import PortChain, find_coded_products, find_port_chains
+from toolchain.passes.port_nodes import CodedProduct, PortChain, find_coded_products, find_port_chains
 from toolchain.repair.network import Network
 from toolchain.repair.port_noise import (
     LOW_DB,
@@ -29,7 +29,7 @@ from toolchain.repair.port_scales import is_poor_product, scale_outputs
 _POOR_DB = 20.0  # docs/accuracy.md: what one scale of codes leaves of a part that is 44 times smaller than the largest value
 _GAIN_DB = 3.0  # docs/accuracy.md: half a bit
 _FEW_SAMPLES = 16  # docs/accuracy.md: that show whether a port is poor
-_MOST_SLOWDOWN = 1.1  # docs/accuracy.md: of elements that cross between host and chip
+_MOST_CROSSING = 1.1  # docs/accuracy.md: of elements that cross between host and chip
 
 
 def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
@@ -52,14 +52,14 @@ def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Col
         if host.improves_on(chip, LOW_DB, _GAIN_DB) and host.keeps(chip):
             chosen.append(chain)
             network = network.host(chain.list_sources(graph) or (), _give_reason(model, chain, chip.worst, host.worst))
-    return scale_outputs(network, find_coded_products(graph, chosen, pinned), samples)
+    return scale_outputs(network, _list_products(network, chosen, pinned), samples)
 
 
 def _find_poor_ports(network: Network, pinned: Collection[str], samples: Iterable[Sample]) -> set[str]:
     """Return the ports whose codes lose a part, in a few samples."""
     graph, numerics = network.model.graph, network.chip.numerics
     candidates = _list_cuts(network, pinned)
-    products = [p for p in find_coded_products(graph, (), pinned) if list_part_axes(graph.types[p.tensor].shape)]
+    products = [p for p in _list_products(network, (), pinned) if list_part_axes(graph.types[p.tensor].shape)]
     names = list(dict.fromkeys([*(n for cuts in candidates for n in _list_ends(cuts)), *(p.tensor for p in products)]))
     values = run_float(network.model, names, samples, _FEW_SAMPLES) if names else None
     if values is None:
@@ -73,8 +73,15 @@ def _list_cuts(network: Network, pinned: Collection[str]) -> list[list[PortChain
     """Return for each port the chains that the user leaves to be placed, with as many elements to hand on as the port has."""
     graph = network.model.graph
     groups = ([c for c in cuts if not _is_pinned(network, c)] for cuts in find_port_chains(graph, pinned))
-    slim = ([c for c in cuts if c.count_crossing(graph) <= _MOST_SLOWDOWN] for cuts in groups)
+    slim = ([c for c in cuts if c.count_crossing(graph) <= _MOST_CROSSING] for cuts in groups)
     return [cuts for cuts in slim if cuts]
+
+
+def _list_products(network: Network, chosen: Sequence[PortChain], pinned: Collection[str]) -> list[CodedProduct]:
+    """Return the products behind which chip and host hand each other about as many elements as the port has."""
+    types = network.model.graph.types
+    products = find_coded_products(network.model.graph, chosen, pinned)
+    return [p for p in products if types[p.tensor].elements <= _MOST_CROSSING * types[p.port].elements]
 
 
 def require_ports(network: Network, names: Sequence[str]) -> None:
