@@ -51,22 +51,22 @@ class PortCase:
         for name, value in self.constants.items():
             if isinstance(value, tuple):
                 fan_in = value[0] if len(value) == 2 else int(np.prod(value[1:]))
-                value = rng.standard_draw_normal(value) / np.sqrt(max(fan_in, 1))
+                value = rng.standard_normal(value) / np.sqrt(max(fan_in, 1))
             proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
         return proto
 
 
 def _draw_normal(*shape: int) -> Callable[[np.random.Generator, int], Arrays]:
-    return lambda rng, count: {"x": rng.standard_draw_normal((count, *shape)).astype(np.float32)}
+    return lambda rng, count: {"x": rng.standard_normal((count, *shape)).astype(np.float32)}
 
 
 def _draw_scaled(mean: np.ndarray, unit: np.ndarray, *shape: int) -> Callable[[np.random.Generator, int], Arrays]:
-    return lambda rng, count: {"x": (mean + unit * rng.standard_draw_normal((count, *shape))).astype(np.float32)}
+    return lambda rng, count: {"x": (mean + unit * rng.standard_normal((count, *shape))).astype(np.float32)}
 
 
 def _draw_picture_and_features(rng: np.random.Generator, count: int) -> Arrays:
-    picture = rng.standard_draw_normal((count, 1, 3, 8, 8)).astype(np.float32)
-    return {"x": picture, "f": (UNITS * (3 + rng.standard_draw_normal((count, 1, 4)))).astype(np.float32)}
+    picture = rng.standard_normal((count, 1, 3, 8, 8)).astype(np.float32)
+    return {"x": picture, "f": (UNITS * (3 + rng.standard_normal((count, 1, 4)))).astype(np.float32)}
 
 
 _ROWS = "h = MatMul(x, w) r = Relu(h) p = MatMul(r, v)"
