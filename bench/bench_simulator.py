@@ -25,9 +25,10 @@ from simulator.check_program import check_program
 from simulator.cycle_breakdown import attribute_cycles
 from simulator.program_order import program_order
 from simulator.timeline import timeline
+from simulator.touched_bytes import TouchedBytes
 from toolchain.cli.application import report_errors
 from toolchain.hw import Chip, load_chip
-from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands, pack_parameters
+from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, demands, pack_parameters
 
 MAC, DMA = 0, 2
 LOADED, DONE, STORED = range(3)
@@ -263,10 +264,11 @@ def main() -> None:
     ops, dram, written = write_program(chip, list(resnet50())[: options.layers])
     begin = time.process_time()
     order = program_order(chip, ops)
-    touched = [accesses(op, chip) for op in ops]
+    touched = TouchedBytes(chip, ops)
+    op_accesses = list(touched)
     seconds = {"order": time.process_time() - begin}
     begin = time.process_time()
-    check_program(chip, ops, order, touched, dram.size, written)
+    check_program(chip, ops, order, op_accesses, dram.size, written)
     seconds["check"] = time.process_time() - begin
     begin = time.process_time()
     timeline(chip, ops, order, demands(ops, chip), touched, None)

@@ -19,19 +19,19 @@ from simulator.program_order import NO_ENGINE, RunOrder, describe, program_order
 from simulator.semantics.context import Context
 from simulator.simulation import Simulation
 from simulator.timeline import UNKNOWN_BOUND, Timeline, bound_names, timeline
+from simulator.touched_bytes import TouchedBytes
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
-    Access,
     Demands,
     InstructionStream,
     MachineOp,
     Signal,
     Wait,
-    accesses_at,
     demands,
     dispatch_program,
     resolve_addresses,
+    tables_by_unit,
 )
 
 Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of the operation that ran, bytes of each memory
@@ -129,13 +129,14 @@ def prepare_program(
         raise ProgramError(f"{len(words)} instruction lengths for {len(ops)} operations; give one each")
     flow = dispatch_program(chip, ops, words)
     order = program_order(chip, flow)
-    touched = _accesses(chip, flow, order)
-    unread = (
-        check_program(chip, flow, order, touched, dram_bytes, written, parts, initialized_memories, progress) if check else ()
-    )
-    op_demands = demands(flow, chip)
+    tables = tables_by_unit(flow)
+    touched = TouchedBytes(chip, flow, tables)
+    unread: tuple[DeadStore, ...] = ()
+    if check:
+        unread = check_program(chip, flow, order, list(touched), dram_bytes, written, parts, initialized_memories, progress)
+    op_demands = demands(flow, chip, tables)
     times = timeline(chip, flow, order, op_demands, touched, flow.words, word_bytes) if timing else None
-    return PreparedProgram(chip, dram_bytes, flow, order, op_demands, _peaks(chip, touched), times, unread, check)
+    return PreparedProgram(chip, dram_bytes, flow, order, op_demands, touched.peak_bytes, times, unread, check)
 
 
 def simulate(
@@ -219,7 +220,7 @@ def wrap_measured_run(
         dict(zip(order.names, lasted)),
         bound_names(chip),
     )
-    peaks = _peaks(chip, _accesses(chip, flow, order))
+    peaks = TouchedBytes(chip, flow).peak_bytes
     return PreparedProgram(chip, chip.dram.size, flow, order, demands(flow, chip), peaks, times).result(memory)
 
 
@@ -239,16 +240,6 @@ def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
             f"cannot stop behind op {until}; stop behind op {last} or later"
         )
     return [i for i in order.legal if i <= until]
-
-
-def _accesses(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> list[tuple[Access, ...]]:
-    access_lists = []
-    for index in range(len(ops)):
-        try:
-            access_lists.append(accesses_at(ops, index, chip))
-        except ValueError as fault:  # an address space that is none
-            raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
-    return access_lists
 
 
 def _values(
@@ -275,10 +266,3 @@ def _values(
         if progress and not done % PROGRESS_EVERY:
             progress("run", done, len(legal))
     return dict(zip((space.name for space in chip.spaces), context.state.memory))
-
-
-def _peaks(chip: Chip, touched: Sequence[Sequence[Access]]) -> dict[str, int]:
-    peaks = [0] * len(chip.spaces)
-    for access in (a for op_accesses in touched for a in op_accesses if a.bytes):
-        peaks[access.space] = max(peaks[access.space], access.end)
-    return dict(zip((space.name for space in chip.spaces), peaks))

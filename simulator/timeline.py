@@ -19,8 +19,9 @@ from simulator.copy_dependences import find_copy_dependences
 from simulator.program_order import RunOrder, issue_cycles
 from simulator.program_reads import with_program, word_cycles
 from simulator.service_order import service_order
+from simulator.touched_bytes import TouchedBytes
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, Signal, Wait
+from toolchain.machine import MachineOp, Signal, Wait
 from toolchain.machine.demand_columns import Demands
 from toolchain.machine.queues import OperationTiming
 from toolchain.machine.timing_model import COMPUTED, Record, TimingModel, make_timing_model, services
@@ -65,13 +66,12 @@ def timeline(
     ops: Sequence[MachineOp],
     order: RunOrder,
     op_demands: Demands,
-    touched: Sequence[tuple[Access, ...]],
+    touched: TouchedBytes,
     words: Sequence[int] | None,
     word_bytes: int = 0,
 ) -> Timeline:
     """Compute the times of every operation.
 
-    `touched`: `accesses` of each operation.
     `words`: instruction words of each operation that the front end reads (None: one each).
     `word_bytes`: bytes of a word, 0: reading words loads no memory.
     """

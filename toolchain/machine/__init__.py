@@ -19,7 +19,7 @@ from toolchain.machine.layout import (
     read_parameters,
     weight_bytes,
 )
-from toolchain.machine.operation import MachineOp, accesses, columns_of, demand
+from toolchain.machine.operation import MachineOp, OperationTable, accesses, columns_of, demand, tables_by_unit
 from toolchain.machine.operations.addend import ADDEND, WithAddend
 from toolchain.machine.operations.block_begin import BlockBegin
 from toolchain.machine.operations.block_end import BlockEnd
@@ -73,6 +73,7 @@ __all__ = [
     "MatrixProduct",
     "MemoryIndex",
     "Need",
+    "OperationTable",
     "Parameter",
     "Pool",
     "PoolKind",
@@ -123,5 +124,6 @@ __all__ = [
     "residues",
     "resolve_addresses",
     "table_bytes",
+    "tables_by_unit",
     "weight_bytes",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
-from toolchain.machine.operation import MachineOp, columns_of, demand, group_by_unit
+from toolchain.machine.operation import MachineOp, OperationTable, columns_of_table, demand, tables_by_unit
 from toolchain.machine.traffic import Lost, Traffic
 
 _MOVED = Traffic._fields[1:]
@@ -38,14 +38,14 @@ class Demands:
         return Traffic(space, *(int(getattr(self, name)[space].sum()) for name in _MOVED))
 
 
-def demands(ops: Sequence[MachineOp], chip: Chip) -> Demands:
-    """Raises IndexError where an operation names a unit that the machine has not."""
+def demands(ops: Sequence[MachineOp], chip: Chip, tables: Sequence[OperationTable] | None = None) -> Demands:
+    """Raises IndexError where an operation names a unit that the machine has not. tables: of these operations, made at need."""
     count, spaces = len(ops), len(chip.spaces)
     lost = np.zeros((len(Lost._fields), count), np.int64)
     columns = Demands(*np.zeros((3, count), np.int64), *np.zeros((len(_MOVED), spaces, count), np.int64), lost=lost)
-    for members in group_by_unit(ops).values():
-        at = np.array(members)
-        group_demand = demand(columns_of([ops[i] for i in members]), chip)
+    for table in tables_by_unit(ops) if tables is None else tables:
+        at = np.array(table.indexes)
+        group_demand = demand(columns_of_table(ops[table.indexes[0]], table.parameters), chip)
         columns.compute_cycles[at] = group_demand.compute_cycles
         columns.latency_cycles[at] = group_demand.latency_cycles
         columns.macs[at] = group_demand.macs

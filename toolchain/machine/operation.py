@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from functools import cache
 from operator import attrgetter
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access, AccumulatorUse
 from toolchain.machine.bank_conflicts import add_bank_conflicts
-from toolchain.machine.columns import IntOrColumn
+from toolchain.machine.columns import Column, IntOrColumn
 from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
 from toolchain.machine.traffic import Demand
 
@@ -174,13 +174,33 @@ def demand(op: MachineOp, chip: Chip) -> Demand:
 
 def columns_of(ops: Sequence[Operation]) -> Operation:
     """One operation whose parameters are columns, int64[n], of n operations of one class."""
-    cls = type(ops[0])
-    names = cls.parameters()
+    return columns_of_table(ops[0], parameter_table(ops))
+
+
+def columns_of_table(op: Operation, table: Column) -> Operation:
+    """Return one operation of that class whose parameters are the columns of a table: int64[n, parameters]."""
+    return type(op)(*np.ascontiguousarray(table.T)) if table.shape[1] else op
+
+
+def parameter_table(ops: Sequence[Operation]) -> Column:
+    """Return the parameters of n operations of one class, in the order of its constructor: int64[n, parameters]."""
+    names = type(ops[0]).parameters()
     if not names:
-        return ops[0]
+        return np.zeros((len(ops), 0), np.int64)
     pick = attrgetter(*names)
-    table = np.array([pick(op) for op in ops], np.int64).reshape(len(ops), len(names))
-    return cls(*np.ascontiguousarray(table.T))
+    return np.array([pick(op) for op in ops], np.int64).reshape(len(ops), len(names))
+
+
+class OperationTable(NamedTuple):
+    """Operations of one class on one unit: their indexes, and their parameters as int64[n, parameters]."""
+
+    indexes: list[int]
+    parameters: Column
+
+
+def tables_by_unit(ops: Sequence[MachineOp]) -> list[OperationTable]:
+    """Return the operations of a program in tables."""
+    return [OperationTable(indexes, parameter_table([ops[i] for i in indexes])) for indexes in group_by_unit(ops).values()]
 
 
 def group_by_unit(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[int]]:

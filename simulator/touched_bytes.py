@@ -1,0 +1,126 @@
+"""Say which bytes the operations of a program touch, those of operations that differ in addresses alone once."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator.program_order import describe
+from toolchain.errors import ProgramError
+from toolchain.hw.chip import Chip
+from toolchain.machine import (
+    Access,
+    End,
+    InstructionStream,
+    MachineOp,
+    OperationTable,
+    Signal,
+    Wait,
+    accesses,
+    accesses_at,
+    tables_by_unit,
+)
+
+_ADDRESS_BITS = 44  # source: 4 more than the largest address of a memory; odd numbers above them name addresses
+
+
+class _Spaces(NamedTuple):
+    """The memories that an operation reads and writes, a bit each."""
+
+    reads: int
+    writes: int
+
+
+_NOTHING = _Spaces(0, 0)
+
+
+class TouchedBytes(Sequence[tuple[Access, ...]]):
+    """The accesses of each operation, made when they are looked at, and what costs less: their memories and peaks.
+
+    `peak_bytes`: by the memory's name one past the highest byte that is touched.
+    """
+
+    def __init__(self, chip: Chip, ops: Sequence[MachineOp], tables: Sequence[OperationTable] | None = None):
+        """Look at the operations. tables: of these, made at need. Raise ProgramError where one names a memory that is none."""
+        self._chip, self._ops = chip, ops
+        self._accesses: dict[int, tuple[Access, ...]] = {}
+        self._shapes = [_NOTHING] * len(ops)
+        self._peaks = [0] * len(chip.spaces)
+        indirect = ops.indirect if isinstance(ops, InstructionStream) else {}
+        for index in indirect:
+            self._shapes[index] = self._note_ends(self[index])
+        for table in tables_by_unit(ops) if tables is None else tables:
+            if not isinstance(ops[table.indexes[0]], Signal | Wait | End):
+                self._add(table, indirect)
+        self.peak_bytes = dict(zip((space.name for space in chip.spaces), self._peaks))
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index not in self._accesses:
+            try:
+                self._accesses[index] = accesses_at(self._ops, index, self._chip)
+            except ValueError as fault:
+                raise ProgramError(f"{describe(index, self._ops, self._chip)}: {fault}") from fault
+        return self._accesses[index]
+
+    def spaces(self, index: int) -> _Spaces:
+        """Return the memories that an operation reads and writes."""
+        return self._shapes[index]
+
+    def _add(self, table: OperationTable, indirect: Container[int]) -> None:
+        """Find the memories and peaks of a table's operations."""
+        kind = type(self._ops[table.indexes[0]])
+        places = [place for place, name in enumerate(kind.parameters()) if name.endswith("address")]
+        shapes = np.ascontiguousarray(np.delete(table.parameters, places, axis=1))
+        data, row_bytes = shapes.tobytes(), shapes.shape[1] * shapes.itemsize
+        rows_by_shape: dict[bytes, list[int]] = {}
+        for row, index in enumerate(table.indexes):
+            if index not in indirect:
+                rows_by_shape.setdefault(data[row * row_bytes : (row + 1) * row_bytes], []).append(row)
+        for rows in rows_by_shape.values():
+            op_accesses = self[table.indexes[rows[0]]]
+            ends = _find_ends(self._ops[table.indexes[rows[0]]], self._chip, op_accesses)
+            if ends is None:
+                for row in rows:
+                    self._note_ends(self[table.indexes[row]])
+            else:
+                highest = table.parameters[np.ix_(rows, places)].max(axis=0).tolist()
+                for access, (place, end) in zip(op_accesses, ends):
+                    self._peaks[access.space] = max(self._peaks[access.space], highest[place] + end)
+            spaces = _spaces_of(op_accesses)
+            for row in rows:
+                self._shapes[table.indexes[row]] = spaces
+
+    def _note_ends(self, op_accesses: Sequence[Access]) -> _Spaces:
+        for access in op_accesses:
+            self._peaks[access.space] = max(self._peaks[access.space], access.end)
+        return _spaces_of(op_accesses)
+
+
+def _spaces_of(op_accesses: Sequence[Access]) -> _Spaces:
+    reads, writes = ({1 << a.space for a in op_accesses if a.write == write} for write in (False, True))
+    return _Spaces(sum(reads), sum(writes))
+
+
+def _find_ends(op: MachineOp, chip: Chip, op_accesses: Sequence[Access]) -> list[tuple[int, int]] | None:
+    """Return for each access the place of its address among the operation's, and its end counted from there.
+
+    They are those of all operations that differ from this one in addresses alone.
+    Return None where an access does not begin behind an address.
+    """
+    names = [name for name in type(op).parameters() if name.endswith("address")]
+    # an odd number is no multiple of another place's, should an address count more than bytes
+    numbered = replace(op, **{name: 2 * place + 1 << _ADDRESS_BITS for place, name in enumerate(names)})
+    ends: list[tuple[int, int]] = []
+    for access, renumbered in zip(op_accesses, accesses(numbered, chip), strict=True):
+        number, first = renumbered.address >> _ADDRESS_BITS, renumbered.address & (1 << _ADDRESS_BITS) - 1
+        place = number // 2
+        if number % 2 == 0 or place >= len(names) or getattr(op, names[place]) + first != access.address:
+            return None
+        ends.append((place, first + access.end - access.address))
+    return ends
