@@ -22,6 +22,7 @@ from onnx import external_data_helper, numpy_helper, parser
 import toolchain.api
 from tests.support.example_networks import fill_network
 from toolchain.api import Build, BuildOptions, CancelledError, CompileError, EntriesSession, Session, build
+from toolchain.leaving_names import LeavingName
 
 ROOT = Path(__file__).parents[2]
 GRAPH = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
@@ -409,6 +410,27 @@ def test_a_module_that_hides_a_package_is_named(place: str, name: str, tmp_path:
     command = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (command.returncode, command.stdout, command.stderr.count("\n")) == (2, "", 1)
     assert "Traceback" not in command.stderr and f"hides its package '{name}'" in command.stderr
+
+
+def test_a_name_that_leaves_warns_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = LeavingName(lambda: build, "0.9.0", "use toolchain.api.build")
+    monkeypatch.setitem(toolchain.api.LEAVING, "build_model", entry)
+    with pytest.warns(
+        DeprecationWarning, match=r"^toolchain\.api\.build_model leaves in 0\.9\.0; use toolchain\.api\.build$"
+    ) as warned:
+        assert toolchain.api.build_model is build
+    assert warned[0].filename == __file__
+    with pytest.raises(AttributeError, match=r"module 'toolchain\.api' has no attribute 'buld'"):
+        toolchain.api.buld  # noqa: B018
+
+
+def test_names_that_leave_have_not_outstayed_their_release() -> None:
+    def numbers(version: str) -> tuple[int, ...]:
+        return tuple(map(int, version.split(".")))
+
+    for name, entry in toolchain.api.LEAVING.items():
+        assert name not in toolchain.api.__all__
+        assert numbers(entry.gone_in) > numbers(toolchain.__version__), f"{name} was to leave in {entry.gone_in}: remove it"
 
 
 def test_the_page_lists_the_public_names() -> None:
