@@ -14,7 +14,7 @@ from dataclasses import fields as dataclass_fields
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from quant.file import read_parameters
 from quant.fit_sample import NotFinite
@@ -73,6 +73,7 @@ from toolchain.report import (
 )
 from toolchain.report.build_summary import SummaryInput, summary_html, summary_text
 from toolchain.report.error_report import ErrorReport
+from toolchain.report.figure_types import BuildFigures
 from toolchain.report.gate import Evaluation, Gate, load_evaluation
 from toolchain.report.stride_warnings import stride_warnings
 from toolchain.runtime import EntriesSession, Session
@@ -116,6 +117,7 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 class Build:
     """A finished build: the file's bytes, the figures of its report, notes of what was assumed, and warnings.
 
+    `figures`: the keys of docs/figures.md; of several entries they are `EntriesFigures`.
     `failures`: sentences of the gate.
     `errors`: the error report of every layer, where requested.
     `qdq`: the bytes of an ONNX model with the integers, where requested.
@@ -126,7 +128,7 @@ class Build:
 
     container: Container
     data: bytes
-    figures: Mapping[str, Any]
+    figures: BuildFigures
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     failures: tuple[str, ...] = ()
@@ -407,7 +409,16 @@ def _built(
     if curve is not None:
         figures["sram_curve"] = as_figures(curve)
     return Build(
-        container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq, lambda: compiled.schedule, curve
+        container,
+        data,
+        cast(BuildFigures, figures),
+        notes,
+        warnings,
+        judgement.failures,
+        judgement.errors,
+        qdq,
+        lambda: compiled.schedule,
+        curve,
     )
 
 
@@ -465,4 +476,6 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
     def scheduled() -> tuple[RegionTree, ...]:
         return tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)
 
-    return Build(first.container, data, figures, notes, warnings, failures, scheduled=scheduled, entries=alone)
+    return Build(
+        first.container, data, cast(BuildFigures, figures), notes, warnings, failures, scheduled=scheduled, entries=alone
+    )
