@@ -40,11 +40,17 @@ def call_user(file: Path, where: str, way_out: str, call: Callable[..., Result],
     return result
 
 
+def locate_fault(fault: BaseException, path: Path) -> str | None:
+    """Return what a fault is and in which line of the user's file it arose; None where it arose elsewhere."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    return _cause(fault, path) if any(Path(frame.filename).resolve() == path.resolve() for frame in frames) else None
+
+
 def load_function(path: Path, function: str) -> Any:
     """Runs the file. A function, a class, or an object with `get_next`. Raises CompileError: no import, or nothing so called."""
     if not path.is_file():
         raise CompileError(f"{path}: {NO_FILE}; it was given as file.py:function")
-    module = call_user(path, str(path), "the file must import cleanly", _import_module, path)
+    module = call_user(path, str(path), "the file must import cleanly", load_module, path, f"users_{path.stem}")
     value, names = call_user(path, str(path), "mend the file", _find_function, module, function)
     if value is None:
         raise CompileError(
@@ -53,8 +59,9 @@ def load_function(path: Path, function: str) -> Any:
     return value
 
 
-def _import_module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"users_{path.stem}", path)
+def load_module(path: Path, name: str) -> ModuleType:
+    """Run the file as a module of this name; within `call_user` whatever it raises is one sentence."""
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError("cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)

@@ -2,7 +2,8 @@
 """Find a model's quantization parameters and write them to a file for `npu-build --quant`.
 
     `python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse|auto]
-        [--repair none|fast|full] [--type NAME=int16] [--state PAST=PRESENT] -o params.yaml`.
+        [--repair none|fast|full] [--type NAME=int16] [--state PAST=PRESENT]
+        [--plugin FILE.py] [--custom-ops LIBRARY] -o params.yaml`.
 
 DATA is an .npz (arrays under the input names), or a directory of .npy or of images.
 Images come with a preprocess.yaml (mean, std, fit, layout).
@@ -33,10 +34,16 @@ from quant.observe import Range
 from quant.parameters import with_room
 from quant.structural_ranges import SharedScalePart, adjust_ranges, find_shared_scale_parts, poor_warnings
 from toolchain.atomic_files import write_atomically
-from toolchain.cli.application import report_errors, require_host, require_writable
+from toolchain.cli.application import (
+    load_plugin_option,
+    report_errors,
+    require_host,
+    require_writable,
+    use_custom_ops_option,
+)
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.memory_limit import work_in_child
-from toolchain.cli.option_values import TYPE, add_states, add_types, add_values, input_shapes, input_values
+from toolchain.cli.option_values import TYPE, add_plugins, add_states, add_types, add_values, input_shapes, input_values
 from toolchain.compiler import select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model, pair_states
@@ -69,6 +76,7 @@ def arguments() -> argparse.Namespace:
     add_values(parser)
     add_states(parser)
     parser.add_argument("--host", default="cpu", help="where the float model runs: cpu or cuda")
+    add_plugins(parser)
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -79,6 +87,8 @@ def show_progress(stage: str, done: int, total: int | None) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    load_plugin_option(options.plugins)
+    use_custom_ops_option(options.custom_ops)
     shapes = input_shapes(options.shape)
     inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
     require_writable({"-o": options.output}, inputs)

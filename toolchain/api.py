@@ -37,7 +37,7 @@ from toolchain.evaluation_data import (
 )
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
-from toolchain.inference import run_float_models_on
+from toolchain.inference import run_float_models_on, use_custom_ops
 from toolchain.ir.graph_dump import dump_of
 from toolchain.isa import Machine, load_machine
 from toolchain.leaving_names import LeavingName, get_leaving_name
@@ -46,6 +46,7 @@ from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.stage_file import blame_start
 from toolchain.passes.type_overrides import decompose_for_types
+from toolchain.plugin_loading import blame_plugins, load_plugins
 from toolchain.repair.calibrate_network import (
     AUTO,
     CalibratedNetwork,
@@ -210,10 +211,13 @@ def build(
     follow the
     parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
     """
+    load_plugins(options.plugins)
+    use_custom_ops(options.custom_ops)
     file = model_file(model)
 
     def run() -> Build:
-        with run_float_models_on(options.host), inference_notes() as notes, blame_start(options.passes.start):
+        start = options.passes.start
+        with blame_plugins(), run_float_models_on(options.host), inference_notes() as notes, blame_start(start):
             built = _all_entries(file, options, dump, progress)
         return replace(built, notes=(*built.notes, *notes))
 

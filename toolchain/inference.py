@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from functools import cache
@@ -12,9 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from toolchain.errors import CompileError, first_line, is_out_of_memory
+from toolchain.errors import NO_FILE, CompileError, first_line, is_out_of_memory
 
 T = TypeVar("T")
+_LIBRARIES: list[str] = []  # of custom operators, as a user named them
 CPU = ("CPUExecutionProvider",)
 CUDA = ("CUDAExecutionProvider", *CPU)
 # Products in TF32 keep ten bits of a float32's fraction. The default search times algorithms, so that two runs may take two of
@@ -72,6 +73,30 @@ class InferenceSession:
         return nodes
 
 
+def use_custom_ops(libraries: Iterable[str]) -> None:
+    """Hand libraries of custom operators to every session of this process from now on.
+
+    Raise CompileError where onnxruntime cannot load one.
+    """
+    import onnxruntime
+
+    for library in libraries:
+        if library in _LIBRARIES:
+            continue
+        if not Path(library).is_file():
+            raise CompileError(f"custom-ops {library}: {NO_FILE}; give a shared library of onnxruntime's custom operators")
+        try:
+            onnxruntime.SessionOptions().register_custom_ops_library(library)
+        except Exception as fault:  # onnxruntime's errors share no base class
+            raise CompileError(f"custom-ops {library}: onnxruntime cannot load it: {first_line(fault)}") from None
+        _LIBRARIES.append(library)
+
+
+def has_custom_ops() -> bool:
+    """Return whether there are libraries of custom operators, so that onnxruntime may know any domain."""
+    return bool(_LIBRARIES)
+
+
 def session_options(*, optimized: bool, threads: int = 1) -> Any:
     """onnxruntime.SessionOptions that log nothing: what onnxruntime logs it also raises."""
     import onnxruntime
@@ -80,6 +105,8 @@ def session_options(*, optimized: bool, threads: int = 1) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    for library in _LIBRARIES:
+        options.register_custom_ops_library(library)
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options

@@ -55,6 +55,8 @@ class BuildOptions:
     part.
     `raw_ports`: inputs and outputs of which that is not so, since hardware fills or reads their codes.
     `passes`: optional passes that are left out, and whether each graph is verified.
+    `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
+    `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
     """
 
     hardware: str | Machine
@@ -86,6 +88,8 @@ class BuildOptions:
     passes: PassOptions = EVERY_PASS
     host_ports: bool = True
     raw_ports: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""

@@ -6,9 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain.cli.application import Paths, as_options, report_errors, require_host, require_writable, warn
+from toolchain.cli.application import (
+    Paths,
+    as_options,
+    load_plugin_option,
+    report_errors,
+    require_host,
+    require_writable,
+    use_custom_ops_option,
+    warn,
+)
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.npz_files import npz_bytes, read_feeds
+from toolchain.cli.option_values import add_plugins
 from toolchain.errors import CompileError, format_count
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, help=".npz for the outputs")
     parser.add_argument("--host", default="cpu", help="where islands run: cpu or cuda")
     parser.add_argument("--entry", help="which of the sets of input shapes that a compiled .npu was built for")
+    add_plugins(parser)
     parser.add_argument("--hw", help="machine, for an ONNX model")
     parser.add_argument("--calib", help="calibration data, for an ONNX model")
     parser.add_argument("--quant", help="parameters file, for an ONNX model")
@@ -36,6 +47,8 @@ def _run(parsed: argparse.Namespace) -> None:
     from toolchain.runtime import Session
 
     require_host(parsed.host)
+    load_plugin_option(parsed.plugins)
+    use_custom_ops_option(parsed.custom_ops)
     require_writable({"--output": parsed.output}, {**_sources(parsed), "--input": parsed.input})
     with as_options():
         session = Session(_container(parsed), backend="reference", host=parsed.host, entry=parsed.entry)

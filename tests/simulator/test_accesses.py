@@ -21,9 +21,6 @@ from plain_machine import PlainMachine
 from random_operations import Draw
 from test_operations import CHIPS, KINDS
 
-from simulator.execute import execute
-from simulator.machine_state import MachineState
-from simulator.semantics.context import Context
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
     Access,
@@ -39,10 +36,10 @@ from toolchain.machine import (
     Space,
     WeightedWindowOp,
     accesses,
-    byte_view,
     demand,
 )
 from toolchain.machine.registry import OPERATIONS
+from toolchain.plugin_check.access_check import executor_fault, state_of
 
 SPACES = (Space.DRAM, Space.SRAM)
 CASES = 10
@@ -161,43 +158,6 @@ def test_the_executor_reads_and_writes_nothing_else(chip, kind):
         state = state_of(CHIPS[chip], memories)
         for op in ops:
             assert executor_fault(op, accesses(op, CHIPS[chip]), CHIPS[chip], state, rng) is None, (seed, op)
-
-
-def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> MachineState:
-    state = MachineState(chip, memories[Space.DRAM].copy())
-    state.memory = (state.memory[Space.DRAM], *(memory.copy() for space, memory in sorted(memories.items()) if space > 0))
-    return state
-
-
-def executor_fault(
-    op: MachineOp, op_accesses: tuple[Access, ...], chip: Chip, state: MachineState, rng: np.random.Generator
-) -> str | None:
-    """Runs the operation on `state` and on a copy with other bytes wherever `found` has no read."""
-    before = {Space(code): memory.copy() for code, memory in enumerate(state.memory)}
-    other = state_of(chip, before)
-    other.accumulators = dict(state.accumulators)
-    for space in before:
-        foreign = ~mask(op_accesses, space, before[space].size, False)
-        other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
-    execute(op, Context(chip, state))
-    execute(op, Context(chip, other))
-    for space in before:
-        target = mask(op_accesses, space, before[space].size, True)
-        if (state.memory[space] != before[space])[~target].any():
-            return "writes bytes that it does not claim"
-        if (state.memory[space] != other.memory[space])[target].any():
-            return "depends on bytes that it does not claim, or leaves claimed ones as they were"
-    if any(not np.array_equal(sums, other.accumulators[unit]) for unit, sums in state.accumulators.items()):
-        return "accumulates bytes that it does not claim"
-    return None
-
-
-def mask(op_accesses: tuple[Access, ...], space: Space, size_bytes: int, write: bool) -> np.ndarray:
-    touched = np.zeros(size_bytes, np.bool_)
-    for access in op_accesses:
-        if access.space == space and access.write == write:
-            byte_view(touched, access)[...] = True
-    return touched
 
 
 def test_an_access_that_the_table_leaves_out_is_found():

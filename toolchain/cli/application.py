@@ -36,6 +36,11 @@ def _print_version(requested: bool) -> None:
 Version = Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)]
 
 
+PLUGIN, PLUGIN_FORM = "--plugin", "FILE.py"
+PLUGIN_HELP = "A plug-in with operators from outside: a file, or the name of an installed one. Repeatable."
+Plugins = Annotated[list[str] | None, typer.Option(PLUGIN, metavar=PLUGIN_FORM, help=PLUGIN_HELP)]
+
+
 class GroupedCommand(TyperCommand):
     """A command whose --help lists options by group, in plain lines. examples: a command line for a group's heading."""
 
@@ -156,6 +161,29 @@ def warn(sentences: Iterable[str]) -> None:
     sys.stdout.flush()
     for sentence in printable_strings([*sentences]):
         say(f"WARNING: {sentence}", is_fault=True)
+
+
+CUSTOM_OPS, CUSTOM_OPS_FORM = "--custom-ops", "LIBRARY"
+CUSTOM_OPS_HELP = "A library of onnxruntime's custom operators, for the host. Repeatable."
+CustomOps = Annotated[list[str] | None, typer.Option(CUSTOM_OPS, metavar=CUSTOM_OPS_FORM, help=CUSTOM_OPS_HELP)]
+
+
+def use_custom_ops_option(libraries: Sequence[str] | None) -> None:
+    """Hand what --custom-ops names to onnxruntime. Raise CompileError where it cannot load one."""
+    if libraries:
+        from toolchain.inference import use_custom_ops
+
+        with as_options():
+            use_custom_ops(libraries)
+
+
+def load_plugin_option(plugins: Sequence[str] | None) -> None:
+    """Load what --plugin names. Raise CompileError where one cannot be used."""
+    if plugins:
+        from toolchain.plugin_loading import load_plugins
+
+        with as_options():
+            load_plugins(plugins)
 
 
 def require_host(host: str) -> None:

@@ -15,18 +15,27 @@ import typer
 from toolchain.atomic_files import is_stream
 from toolchain.cli import exit_on_interrupt
 from toolchain.cli.application import (
+    CUSTOM_OPS,
+    CUSTOM_OPS_FORM,
+    CUSTOM_OPS_HELP,
+    PLUGIN,
+    PLUGIN_FORM,
+    PLUGIN_HELP,
     Paths,
     Version,
     application,
     as_options,
+    load_plugin_option,
     report_errors,
     require_distinct_files,
     require_new_folder,
     require_writable,
     say,
+    use_custom_ops_option,
     warn,
 )
 from toolchain.cli.build_report import curve_picture, error_reports, report
+from toolchain.cli.check_plugin import check_plugin_option
 from toolchain.cli.dumps import StageDumps, dump_files, list_passes
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
@@ -93,6 +102,23 @@ def build_command(
         typer.Option(
             metavar="NAME:SHAPE",
             help="NAME:x=1,3,160,160 adds an entry: programs for these shapes in the same file. Repeatable.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    plugin: Annotated[
+        list[str] | None, typer.Option(PLUGIN, metavar=PLUGIN_FORM, help=PLUGIN_HELP, rich_help_panel=MODEL)
+    ] = None,
+    custom_ops: Annotated[
+        list[str] | None,
+        typer.Option(CUSTOM_OPS, metavar=CUSTOM_OPS_FORM, help=CUSTOM_OPS_HELP, rich_help_panel=MODEL),
+    ] = None,
+    check_plugin: Annotated[
+        Path | None,
+        typer.Option(
+            metavar=PLUGIN_FORM,
+            help="Checks a plug-in as the toolchain's own operators are checked, and exits.",
+            callback=check_plugin_option,
+            is_eager=True,
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -287,6 +313,8 @@ def build_command(
             from toolchain.passes.stage_file import read_stage
             from toolchain.report.gate import Gate
 
+        load_plugin_option(plugin)
+        use_custom_ops_option(custom_ops)
         machine, (shapes, entries) = _machine(hw, level), shape_sets(shape or (), entry or ())
         values, own_values = values_by_entry(value or (), entries)
         judged, judges = judging_data(judge or (), entries)
@@ -300,7 +328,7 @@ def build_command(
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule),
                 plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
                 None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
-                host_ports, tuple(raw_port or ()),
+                host_ports, tuple(raw_port or ()), tuple(plugin or ()), tuple(custom_ops or ()),
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)
@@ -381,6 +409,8 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
         },
         "the file of --eval": options.gate.file,
         "--schedule": options.schedule,
+        PLUGIN: options.plugins,
+        CUSTOM_OPS: options.custom_ops,
     }
 
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import typer
 
 from toolchain.atomic_files import read_limited, write_atomically
-from toolchain.cli.application import Version, application, as_options, report_errors, require_writable, say
+from toolchain.cli.application import (
+    Plugins,
+    Version,
+    application,
+    as_options,
+    load_plugin_option,
+    report_errors,
+    require_writable,
+    say,
+)
 from toolchain.codegen import Container, Region, entries_to_bytes, read_container, read_entries
 from toolchain.errors import ProgramError, comment_name, format_count
 from toolchain.input_limits import LISTING_BYTES
@@ -25,6 +34,7 @@ def run(
     entry: str | None = _ENTRY,
     output: Path | None = _OUTPUT,
     assemble_from: Path | None = _ASSEMBLE,
+    plugin: Plugins = None,
     version: Version = False,
 ) -> None:
     """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back.
@@ -33,6 +43,7 @@ def run(
     with report_errors():
         if assemble_from is not None and output is None:
             raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
+        load_plugin_option(plugin)
         require_writable({"-o": output}, {"the model": model, "--assemble": assemble_from})
         with as_options():
             container = read_container(model, entry)

@@ -9,16 +9,17 @@ import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
 from toolchain.atomic_files import naming, read_limited, write_atomically
-from toolchain.cli.application import Version, application, report_errors, say
+from toolchain.cli.application import Plugins, Version, application, load_plugin_option, report_errors, say
 from toolchain.cli.example_files import copy_example, list_examples
 from toolchain.errors import CompileError, ConfigError, format_count
-from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, upgrade_text
+from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, upgrade_text
 from toolchain.hw.timing import IDEAL
 from toolchain.hw.timing_terms import list_defaulted_terms
 from toolchain.hw.unit_map import EMIT
 from toolchain.input_limits import YAML_BYTES
 from toolchain.isa import load_machine, machine_digest, table_schema
 from toolchain.isa.c_header import c_header
+from toolchain.isa.default_table import make_default_table
 from toolchain.isa.manual import manual, manual_page
 from toolchain.isa.verilog import verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
@@ -29,8 +30,10 @@ _MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or 
 
 
 @app.callback()
-def hw_command(version: Version = False) -> None:
+def hw_command(plugin: Plugins = None, version: Version = False) -> None:
     """Machine descriptions: one YAML each, with an instruction table."""
+    with report_errors():
+        load_plugin_option(plugin)
 
 
 @app.command()
@@ -126,6 +129,16 @@ def upgrade(
 def schema(isa: bool = typer.Option(False, "--isa", help="Of instruction tables instead.")) -> None:
     """Prints the JSON schema of machine files, for editors."""
     sys.stdout.write(table_schema() if isa else chip_schema())
+
+
+@app.command()
+def table(
+    file: str = typer.Argument(metavar="MACHINE", help="A YAML file without section isa."),
+    kind: str = typer.Option("descriptors", help="The kind of table: descriptors or registers."),
+) -> None:
+    """Prints a first instruction table for a machine that has none yet, with rows for operations of plug-ins too."""
+    with report_errors():
+        sys.stdout.write(make_default_table(load_chip(file, table=f"isa/{Path(file).name}"), kind))
 
 
 @app.command(name="manual")

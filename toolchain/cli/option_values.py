@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolchain.atomic_files import is_stream
+from toolchain.cli.application import CUSTOM_OPS, CUSTOM_OPS_FORM, CUSTOM_OPS_HELP, PLUGIN, PLUGIN_FORM, PLUGIN_HELP
 from toolchain.errors import CompileError
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def add_values(parser: argparse.ArgumentParser) -> None:
 def add_states(parser: argparse.ArgumentParser) -> None:
     """--state of a script, as npu-build has it: `states`, PAST=PRESENT of each, None where it is not given."""
     parser.add_argument(STATE, dest="states", action="append", metavar=STATE_FORM, help=STATE_HELP)
+
+
+def add_plugins(parser: argparse.ArgumentParser) -> None:
+    """--plugin and --custom-ops of a script, as npu-build has them: `plugins`, `custom_ops`."""
+    parser.add_argument(PLUGIN, dest="plugins", action="append", default=[], metavar=PLUGIN_FORM, help=PLUGIN_HELP)
+    parser.add_argument(CUSTOM_OPS, action="append", default=[], metavar=CUSTOM_OPS_FORM, help=CUSTOM_OPS_HELP)
 
 
 def plan_goal(optimize: str, sram_budget: str | None, tolerance: str | None = None) -> Goal:

@@ -13,14 +13,18 @@ import typer
 
 from toolchain.cli import exit_on_interrupt
 from toolchain.cli.application import (
+    CustomOps,
+    Plugins,
     Version,
     application,
     as_options,
+    load_plugin_option,
     report_errors,
     require_host,
     require_new_folder,
     require_writable,
     say,
+    use_custom_ops_option,
     warn,
 )
 from toolchain.cli.input_files import machine_inputs
@@ -70,6 +74,8 @@ def sim_command(
         list[str] | None,
         typer.Option(metavar="TERM", help=f"Times a machine on which this costs nothing: {', '.join(TERMS)}. Repeatable."),
     ] = None,
+    plugin: Plugins = None,
+    custom_ops: CustomOps = None,
     version: Version = False,
 ) -> None:
     """Runs MODEL on the simulator, or another backend, islands in onnxruntime; prints where the cycles went and what ran where.
@@ -80,6 +86,8 @@ def sim_command(
         with exit_on_interrupt():
             import toolchain.runtime  # noqa: F401
         require_host(host)
+        load_plugin_option(plugin)
+        use_custom_ops_option(custom_ops)
         if without and backend != "simulator":
             raise CompileError(f"--without {without[0]}: times of the simulator only, not of backend {backend}")
         request = SimRequest(model, entry, backend, host, hw, area_bases(base or []), tuple(without or ()))

@@ -20,7 +20,7 @@ from toolchain.atomic_files import read_limited
 from toolchain.codegen.constant_blocks import BlockReader
 from toolchain.codegen.graph_json import graph_from_text
 from toolchain.codegen.header import read_header
-from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, PortHeader, RegionHeader, Span
+from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, PluginHeader, PortHeader, RegionHeader, Span
 from toolchain.codegen.model import (
     AreaContent,
     Container,
@@ -39,6 +39,7 @@ from toolchain.errors import CompileError, NewerFileError, ProgramError, system_
 from toolchain.input_limits import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.ir.states import CircularState, StatePart
 from toolchain.isa import Machine, machine_digest, machine_from_json
+from toolchain.plugin import get_plugins
 
 MAGIC = b"NPUMODEL"
 VERSION = 2
@@ -123,7 +124,22 @@ def _header(rest: bytes) -> tuple[Header, bytes]:
         raise ProgramError("header: is missing")
     (size,) = LENGTH.unpack_from(rest)
     body = rest[LENGTH.size + size :]
-    return read_header(rest[LENGTH.size : LENGTH.size + size], len(body)), body
+    header = read_header(rest[LENGTH.size : LENGTH.size + size], len(body))
+    for plugin in header.plugins:
+        _require_plugin(plugin)
+    return header, body
+
+
+def _require_plugin(requirement: PluginHeader) -> None:
+    """Raise NewerFileError where a plug-in that the file needs is not loaded, or another one of that name is."""
+    loaded = get_plugins().get(requirement.name)
+    label = f"plug-in {requirement.name} {requirement.version} (digest {requirement.digest[:12]})"
+    if loaded is None:
+        way_out = "give it by --plugin FILE.py, or Session(..., plugins=[FILE])"
+        raise NewerFileError(f"needs {label}, which is not loaded; {way_out}")
+    if loaded.digest != requirement.digest:
+        reason = f"was built with {label}, and {loaded.file} is {loaded.label}"
+        raise NewerFileError(f"{reason}; give the one that it was built with, or build it again")
 
 
 def _container(header: Header, entry: EntryHeader, body: bytes) -> Container:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from toolchain.codegen.model import Container, HostSubgraph, LayerInfo, Port, Re
 from toolchain.errors import CompileError
 from toolchain.input_limits import ENTRIES
 from toolchain.isa import machine_digest, machine_to_json
+from toolchain.plugin import get_plugins
 
 ALIGNMENT_BYTES = 16  # of every section in the file
 
@@ -60,10 +61,24 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
         "entries": entry_headers,
         "blocks": [sections.put(data) for data in blocks.blocks()],
     }
+    plugins = _list_plugins(entries.values())
+    header |= {"plugins": plugins} if plugins else {}
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-(PREFIX.size + LENGTH.size + len(text)) % ALIGNMENT_BYTES)
     rest = b"".join((LENGTH.pack(len(text)), text, *sections.parts))
     return PREFIX.pack(MAGIC, VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
+
+
+def _list_plugins(containers: Iterable[Container]) -> list[dict[str, str]]:
+    """Return the plug-ins whose operators or machine operations the containers hold, by name, version and digest."""
+    used = {
+        name for one in containers for name in (*one.machine.isa.plans, *(getattr(n.op, "NAME", "") for n in one.graph.nodes))
+    }
+    return [
+        {"name": name, "version": loaded.plugin.version, "digest": loaded.digest}
+        for name, loaded in sorted(get_plugins().items())
+        if not used.isdisjoint(loaded.owned)
+    ]
 
 
 def _bound_header(bound: Mapping[str, np.ndarray], sections: _Sections) -> dict[str, Any]:

@@ -171,6 +171,12 @@ class EntryHeader(_Section):
     bound: tuple[BoundHeader, ...] = ()
 
 
+class PluginHeader(_Section):
+    name: str
+    version: str
+    digest: str
+
+
 class Header(_Section):
     name: str
     machine: Span
@@ -178,3 +184,4 @@ class Header(_Section):
     machine_digest: str
     entries: tuple[EntryHeader, ...]
     blocks: tuple[Span, ...]
+    plugins: tuple[PluginHeader, ...] = ()

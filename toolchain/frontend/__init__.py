@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolchain.frontend.bind_by_data import ModelData
-    from toolchain.frontend.check_host_model import find_host_model_fault
+    from toolchain.frontend.check_host_model import find_host_model_fault, find_way_out
     from toolchain.frontend.context_nodes import context_path, read_context_model
     from toolchain.frontend.decomposition_pass import apply_decompositions
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
@@ -22,6 +22,7 @@ __all__ = [
     "context_path",
     "extract",
     "find_host_model_fault",
+    "find_way_out",
     "load_model",
     "model_file",
     "pair_states",
@@ -48,6 +49,7 @@ def __getattr__(name: str) -> Any:
             "context_path": context_nodes,
             "find_host_model_fault": check_host_model,
             "read_context_model": context_nodes,
+            "find_way_out": check_host_model,
             "tie_block_ranges": repeated_blocks,
             "pair_states": state_pairs,
             "ModelFile": model_source,

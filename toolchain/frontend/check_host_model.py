@@ -10,7 +10,8 @@ import onnx
 from onnx import external_data_helper, shape_inference
 
 from toolchain.errors import CompileError, first_line
-from toolchain.frontend.read_onnx import check_operators, check_opset, opset_of, tensors_of
+from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, check_operators, check_opset, opset_of, tensors_of
+from toolchain.inference import has_custom_ops
 from toolchain.input_limits import TENSOR_ELEMENTS
 
 
@@ -35,6 +36,18 @@ def find_host_model_fault(model: bytes) -> str | None:
     except CompileError as fault:
         return str(fault).partition("\n")[0]
     return _size_fault(proto)
+
+
+def find_way_out(model: bytes) -> str:
+    """Return what to do about a model that has a fault. An operator of a foreign domain may need its library."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(model)
+    except Exception:  # protobuf's DecodeError; its class differs between protobuf's backends
+        return "build the file again"
+    foreign = {node.domain for node in proto.graph.node} - {*DOMAINS, *FOREIGN, "ai.onnx"}
+    needs_library = bool(foreign) and not has_custom_ops()
+    return "give the library of its operators (--custom-ops LIBRARY)" if needs_library else "build the file again"
 
 
 def _size_fault(proto: onnx.ModelProto) -> str | None:

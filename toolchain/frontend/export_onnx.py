@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import elem_type, node_to_proto, value_info
 from toolchain.frontend.infer import model_of
+from toolchain.frontend.plugin_nodes import write_out_plugin_nodes
 from toolchain.frontend.read_onnx import NORMAL_OPSET
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
@@ -27,7 +28,11 @@ def to_part(graph: OnnxGraph, opset: int) -> FloatSubmodel:
 
 
 def to_proto(graph: OnnxGraph, opset: int, external_names: Collection[str] = ()) -> onnx.ModelProto:
-    """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values."""
+    """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values.
+
+    Operators of plug-ins are written out as their steps.
+    """
+    graph = write_out_plugin_nodes(graph, opset)
     named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
     constants = [n for n in dict.fromkeys([*named, *graph.outputs]) if n in graph.constants]
     inner = [n for node in graph.nodes for n in node.outputs if n and n not in graph.outputs]

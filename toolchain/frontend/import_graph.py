@@ -26,14 +26,17 @@ from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.expand_contrib import expand_node
 from toolchain.frontend.expand_ml import expand_ml_node
 from toolchain.frontend.function_bodies import body, has_body
-from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
+from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, run_node, schema_of
 from toolchain.frontend.match_row_updates import RowUpdateState, match_row_update
-from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, opset_with
+from toolchain.frontend.plugin_nodes import PluginNode, plugin_node
+from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, NORMAL_OPSET, opset_of, opset_with
 from toolchain.frontend.subgraphs import list_captured_names
 from toolchain.frontend.unroll_control_flow import CONTROL_FLOW, UnrollContext
 from toolchain.frontend.upgrade import upgrade
+from toolchain.inference import InferenceError
 from toolchain.input_limits import FOLDED_BYTES, ONNX_NODES
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, distinctly_named
+from toolchain.plugin import find_rule
 
 
 @dataclass
@@ -50,6 +53,7 @@ class ImportState:
     lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
     sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
     repeated: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
+    plugin_nodes: dict[str, str] = field(default_factory=dict[str, str])  # as ImportedGraph has them
 
     @property
     def normal_opset(self) -> int:
@@ -61,10 +65,12 @@ class ImportedGraph:
     """A graph made from an ONNX file.
 
     `repeated`: by tensor that a step of a Loop or a Scan makes, the name of that tensor over all steps.
+    `plugin_nodes`: by node of the file whose operator a plug-in defines, the name of that plug-in.
     """
 
     graph: OnnxGraph
     repeated: Mapping[str, str]
+    plugin_nodes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> ImportedGraph:
@@ -78,7 +84,7 @@ def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Im
     outputs = tuple(o.name for o in proto.graph.output)
     name = proto.graph.name or "model"
     graph = Graph(name, distinctly_named(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
-    return ImportedGraph(graph, walk.repeated)
+    return ImportedGraph(graph, walk.repeated, walk.plugin_nodes)
 
 
 def check_output(output: onnx.ValueInfoProto, walk: ImportState) -> None:
@@ -255,6 +261,13 @@ def visit(node: OnnxNode, walk: ImportState) -> None:
         check_complete(node, schema_of(node, walk.opset))
         add_body(node, walk)
         return
+    definition = plugin_node(node)
+    if definition is not None:
+        add_plugin_node(definition, walk)
+        return
+    if node.op.domain not in (*DOMAINS, *FOREIGN):
+        add_custom_node(node, walk)
+        return
     if (node.op.domain, op_type) in WRITTEN_OUT:
         upgraded = expand_node(node, walk.types, walk.constants)
     else:
@@ -268,6 +281,44 @@ def visit(node: OnnxNode, walk: ImportState) -> None:
             add_body(complete(new, walk), walk)
         else:
             add_node(complete(new, walk), walk)
+
+
+def add_custom_node(node: OnnxNode, walk: ImportState) -> None:
+    """Add a node that a library of custom operators runs on the host. Its types are those of a run on ones.
+
+    Raise CompileError where onnxruntime does not run it.
+    """
+    ones = {n: np.ones(walk.types[n].shape, numpy_dtype(walk.types[n].dtype)) for n in node.inputs if n}
+    try:
+        values = run_node(node, {**ones, **{n: walk.constants[n] for n in ones if n in walk.constants}}, walk.normal_opset)
+    except InferenceError as fault:
+        raise refuse_node(node, f"onnxruntime does not run it by the libraries of --custom-ops: {fault.reason}") from fault
+    walk.types.update({name: type_of(value) for name, value in values.items()})
+    walk.nodes.append(node)
+
+
+def add_plugin_node(definition: PluginNode, walk: ImportState) -> None:
+    """Add the steps of a plug-in's operator, or its node whole where the plug-in has tiles of its own for it.
+
+    Raise CompileError where the steps give other output types than the plug-in's rule.
+    """
+    node, output_types = definition.node, definition.infer(walk.types)
+    walk.plugin_nodes.update(dict.fromkeys(node.sources or (node.name,), definition.plugin.plugin.name))
+    computed = [n for n in node.inputs if n and n not in walk.constants]
+    if computed and find_rule(node.op.domain, node.op.op_type) is not None:
+        walk.types.update(output_types)
+        walk.nodes.append(node)
+        return
+    written = definition.write_out(walk.types)
+    for name, value in written.constants.items():
+        add_constant(name, value, walk)
+    outer_opset, walk.opset = walk.opset, walk.normal_opset
+    try:
+        for step in written.nodes:
+            visit(step, walk)
+    finally:
+        walk.opset = outer_opset
+    definition.check_types(walk.types, output_types)
 
 
 def add_body(node: OnnxNode, walk: ImportState) -> None:

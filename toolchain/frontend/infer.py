@@ -232,16 +232,21 @@ def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) ->
     """The values of every named output, computed by onnxruntime. CompileError when it cannot run the node."""
     if node.op.op_type == "Constant":
         return {node.outputs[0]: constant_value(node)}
+    try:
+        return run_node(node, constants, opset)
+    except InferenceError as fault:
+        raise refuse_node(node, f"cannot be computed from its constant inputs: {fault.reason}") from fault
+
+
+def run_node(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
+    """Return the values of every named output for these inputs. Raise InferenceError where onnxruntime cannot run the node."""
     names = [n for n in dict.fromkeys(node.inputs) if n]
     outputs = [n for n in node.outputs if n]
     inputs = [onnx.helper.make_value_info(n, type_proto(type_of(constants[n]))) for n in names]
     graph = helper.make_graph([node_to_proto(node)], "fold", inputs, [onnx.ValueInfoProto(name=n) for n in outputs])
     model = model_of(graph, opset)
-    try:
-        session = open_model(model.SerializeToString(), session_options(optimized=False))
-        values = session.run(outputs, {n: constants[n] for n in names})
-    except InferenceError as fault:
-        raise refuse_node(node, f"cannot be computed from its constant inputs: {fault.reason}") from fault
+    session = open_model(model.SerializeToString(), session_options(optimized=False))
+    values = session.run(outputs, {n: constants[n] for n in names})
     return {name: np.asarray(value) for name, value in zip(outputs, values)}
 
 
@@ -269,5 +274,6 @@ def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     opsets = [helper.make_opsetid("", opset_with((n.op_type for n in graph.node), opset))]
     if any(n.domain == "ai.onnx.ml" for n in graph.node):
         opsets.append(helper.make_opsetid("ai.onnx.ml", ml_opset_for(n.op_type for n in graph.node if n.domain == "ai.onnx.ml")))
+    opsets += [helper.make_opsetid(d, 1) for d in sorted({n.domain for n in graph.node} - {"", "ai.onnx", "ai.onnx.ml"})]
     ir_version = max(10, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="npu-toolchain")

@@ -66,7 +66,8 @@ class NormalModel:
     operator in float, as a share of each number; states: inputs with the outputs that are
     these inputs of the next run, states_asked: those of them that somebody asked for, states_likely: pairs that are none unless
     somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its; bound:
-    inputs of the file that somebody or the data bind to these values."""
+    inputs of the file that somebody or the data bind to these values; plugin_nodes: by node of the file whose operator a plug-in
+    defines, the name of that plug-in."""
 
     graph: OnnxGraph
     opset: int
@@ -90,6 +91,7 @@ class NormalModel:
     states_likely: tuple[StatePair, ...] = ()
     twin_by_tensor: Mapping[str, str] = field(default_factory=dict[str, str])
     bound: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    plugin_nodes: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -215,7 +217,8 @@ def load_model(
     file_tensors = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     warnings = length_warnings(proto, graph, bound, free_shapes)
     constant_inputs = {**fixed, **by_data.values}
-    source = source_of(file, proto, rewritten, bound, graph, constant_inputs)
+    runs_as_given = not static.plugin_nodes  # onnxruntime knows no operator of a plug-in
+    source = source_of(file, proto, rewritten, bound, graph, constant_inputs) if runs_as_given else None
     del proto
     wide, notes = cast_to_float32(graph, opset)
     real = dequantize_graph(wide, opset, static_ranges)
@@ -235,6 +238,7 @@ def load_model(
         source_name_by_tensor,
         repeated=steps,
         bound=constant_inputs,
+        plugin_nodes=static.plugin_nodes,
     )
 
 

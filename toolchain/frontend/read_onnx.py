@@ -15,8 +15,9 @@ from toolchain.frontend.errors import NodeFault, refuse
 from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.expand_ml import drop_maps
 from toolchain.frontend.model_source import ModelFile
-from toolchain.inference import InferenceError, open_model, session_options
+from toolchain.inference import InferenceError, has_custom_ops, open_model, session_options
 from toolchain.input_limits import ONNX_FUNCTIONS, ONNX_NODES
+from toolchain.plugin import find_operator
 
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
@@ -176,6 +177,11 @@ REFUSED = {  # of other domains: why, and the way out
 }
 
 
+WAYS_OUT = (
+    "give a plug-in that defines it (--plugin FILE.py), or a library of onnxruntime that runs it on the host "
+    "(--custom-ops LIBRARY), or export the model with standard operators only"
+)
+STANDARD_ONLY = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
 FOREIGN = frozenset(domain for domain, _ in WRITTEN_OUT)  # domains of which operators are read
 
 
@@ -192,10 +198,14 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
         thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
         domain = "" if node.domain == "ai.onnx" else node.domain
         is_known_operator = domain in DOMAINS and onnx.defs.has(node.op_type, domain)
+        if find_operator(domain, node.op_type) is not None:
+            continue  # what it lacks is said where its steps are written out
         if (domain, node.op_type) in WRITTEN_OUT and not is_known_operator:
             pass  # its schema is onnxruntime's; what it lacks is said where it is written out
+        elif domain not in DOMAINS and domain not in FOREIGN and has_custom_ops():
+            continue  # a library may have it; onnxruntime says so where its output types are inferred
         elif domain not in DOMAINS:
-            way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
+            way_out = STANDARD_ONLY if domain in FOREIGN else WAYS_OUT
             unknown = f'is no operator of "{domain}" that is read' if domain in FOREIGN else f'domain "{domain}" is not known'
             reason, way_out = REFUSED.get((domain, node.op_type), (unknown, way_out))
             yield f"{thing}: {reason}", way_out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from toolchain.machine import operations
 from toolchain.machine.operation import MachineOp
 from toolchain.module_registry import files_of
@@ -10,13 +12,17 @@ _ENGINES = ("dma", "mac_array", "vector", None)
 
 
 def _operations() -> dict[str, type[MachineOp]]:
-    """Return the operations in the order of manuals and first tables: moves, the array, the vector engine,
-    synchronisation.
-    """
     module_classes = [
         c for m in files_of(operations) for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__
     ]
-    operation_classes = [c for c in module_classes if issubclass(c, MachineOp) and not c.ABSTRACT]
+    return _by_name(c for c in module_classes if issubclass(c, MachineOp) and not c.ABSTRACT)
+
+
+def _by_name(operation_classes: Iterable[type[MachineOp]]) -> dict[str, type[MachineOp]]:
+    """Return operations in the order of manuals and first tables: moves, the array, the vector engine, synchronisation.
+
+    Raise TypeError where two have one name.
+    """
     names: dict[str, type[MachineOp]] = {}
     for operation in sorted(operation_classes, key=lambda c: (_ENGINES.index(c.ENGINE), c.NAME)):
         if operation.NAME in names:
@@ -27,10 +33,10 @@ def _operations() -> dict[str, type[MachineOp]]:
     return names
 
 
-def _functions() -> dict[str, type[MachineOp]]:
+def _functions(operations: Mapping[str, type[MachineOp]]) -> dict[str, type[MachineOp]]:
     """The functions of vector engines, in the order of their operations."""
     operation_by_function: dict[str, type[MachineOp]] = {}
-    for operation in OPERATIONS.values():
+    for operation in operations.values():
         for name in operation.FUNCTIONS:
             if name in operation_by_function:
                 raise TypeError(f"{operation.NAME}: {operation_by_function[name].NAME} has the function {name} already")
@@ -39,4 +45,23 @@ def _functions() -> dict[str, type[MachineOp]]:
 
 
 OPERATIONS = _operations()
-FUNCTIONS = _functions()
+FUNCTIONS = _functions(OPERATIONS)
+
+
+def add_operations(operation_classes: Iterable[type[MachineOp]]) -> None:
+    """Add operations of a plug-in. Raise TypeError, with the tables as they were, where a name is taken."""
+    _replace_operations(_by_name((*OPERATIONS.values(), *operation_classes)))
+
+
+def remove_operations(names: Iterable[str]) -> None:
+    """Take operations of a plug-in out again."""
+    removed_names = frozenset(names)
+    _replace_operations({name: c for name, c in OPERATIONS.items() if name not in removed_names})
+
+
+def _replace_operations(operations: Mapping[str, type[MachineOp]]) -> None:
+    """Put these operations into the tables, which everybody holds, in the place of all others."""
+    functions = _functions(operations)
+    for table, entries in ((OPERATIONS, dict(operations)), (FUNCTIONS, functions)):
+        table.clear()
+        table.update(entries)

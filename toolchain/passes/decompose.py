@@ -38,10 +38,20 @@ def decompose_model(
     }
     while True:
         divisions = _divide_nodes(
-            graph, (*chip.limits.decompose, *NATIVE_RULES), bits, finest, {*host_nodes}, reasons_undivided, native_nodes
+            graph,
+            (*chip.limits.decompose, *NATIVE_RULES),
+            bits,
+            finest,
+            {*host_nodes},
+            reasons_undivided,
+            native_nodes,
+            model.plugin_nodes,
         )
         divided = replace(_replace_by_steps(model, divisions.steps), reasons_undivided=dict(divisions.reasons_undivided))
-        failed = _find_failures(select_graph(divided, chip, host_nodes), divisions.steps) if divisions.steps else {}
+        if not divisions.steps:
+            return divided
+        each_step = replace(divided, plugin_nodes={})  # so that a step of the host does not take the others with it
+        failed = _find_failures(select_graph(each_step, chip, host_nodes), divisions.steps, model.plugin_nodes)
         if not failed:
             return divided
         reasons_undivided = {**divisions.reasons_undivided, **failed}
@@ -70,16 +80,19 @@ def _divide_nodes(
     hosted: Collection[str],
     reasons_undivided: Mapping[str, str],
     native_nodes: Collection[str] = (),
+    plugin_nodes: Collection[str] = (),
 ) -> _Divisions:
     """Divide the nodes that the chip has no operator for into steps.
 
     `bits`: the most bits, and those of tensors that are not in `finest`.
     `native_nodes`: nodes that the machine runs as they are.
+    `plugin_nodes`: nodes of the file that are steps already, which every machine decomposes as far as it can.
     """
     steps_by_node, refused, kinds = dict[str, DecompositionBuilder](), dict(reasons_undivided), frozenset(kinds)
     for node in graph.nodes:
         stays = node.name in (*refused, *native_nodes) or not set(node.sources or (node.name,)).isdisjoint(hosted)
-        if stays or not _is_one(node, kinds, graph):
+        is_of_plugin = not set(node.sources).isdisjoint(plugin_nodes)
+        if stays or not _is_one(node, frozenset((*STEPS, *NATIVE_RULES)) if is_of_plugin else kinds, graph):
             continue
         try:
             steps = _steps(node, graph, bits[0])
@@ -120,7 +133,9 @@ def _replace_by_steps(model: NormalModel, steps: Mapping[str, DecompositionBuild
     )
 
 
-def _find_failures(selection: Selection, steps: Mapping[str, DecompositionBuilder]) -> dict[str, str]:
+def _find_failures(
+    selection: Selection, steps: Mapping[str, DecompositionBuilder], plugin_nodes: Mapping[str, str]
+) -> dict[str, str]:
     """The nodes of whose steps the chip does not run one -> that one's reason. Of those in WHOLE only the last
     has to be the chip's: the others compute numbers and truths."""
     owners = {step.name: node for node, s in steps.items() for step in s.nodes}
@@ -133,5 +148,7 @@ def _find_failures(selection: Selection, steps: Mapping[str, DecompositionBuilde
             owner = next((node for node, s in steps.items() if any(read in step.outputs for step in s.nodes)), None)
         inside = owner is not None and set(steps[owner].node.outputs).isdisjoint(nodes[fallback.node].outputs)
         if owner is not None and not (inside and steps[owner].node.op.op_type in NATIVE_RULES):
-            failed.setdefault(owner, f"in steps (limits.decompose), of which {fallback.op}: {fallback.reason}")
+            plugin = next((plugin_nodes[s] for s in steps[owner].node.sources if s in plugin_nodes), None)
+            origin = "limits.decompose" if plugin is None else f"plug-in {plugin}"
+            failed.setdefault(owner, f"in steps ({origin}), of which {fallback.op}: {fallback.reason}")
     return failed

@@ -198,7 +198,7 @@ def _select_nodes(lowering: Lowering, context: PassContext) -> Lowering:
     def tidy(graph: Graph) -> Graph:
         return run_passes(TIDYING_PASSES, replace(lowering, graph=graph, form="chip"), context).graph
 
-    selection = select(lowering.graph, context.chip, context.host_nodes, tidy)
+    selection = select(lowering.graph, context.chip, context.host_nodes, tidy, lowering.model.plugin_nodes)
     return _select(lowering, replace(selection, pass_options=context.options))
 
 

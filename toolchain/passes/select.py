@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
@@ -27,6 +28,7 @@ from toolchain.ops.unary import Unary
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.partition import moves_for_host
 from toolchain.passes.pass_options import EVERY_PASS, PassOptions
+from toolchain.plugin import find_rule
 
 _ROUNDINGS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -81,13 +83,20 @@ ASKED_FOR = "asked for by --host-node"
 IDLE = "only moves data that the host makes or reads"
 
 
-def select(graph: Graph, chip: Chip, host_nodes: Collection[str], tidy: Callable[[Graph], Graph]) -> Selection:
+def select(
+    graph: Graph,
+    chip: Chip,
+    host_nodes: Collection[str],
+    tidy: Callable[[Graph], Graph],
+    plugin_nodes: Mapping[str, str] = MappingProxyType({}),
+) -> Selection:
     """Try the rule of every node in turn and return the selection.
 
     What would only move the host's data stays there, and so do the nodes that stand for one of `host_nodes`, by
     the model's own names.
     `graph`: the frontend's, composed.
     `tidy`: the passes that move data movement out of the way, before it is decided which moves the host keeps.
+    `plugin_nodes`: the model's nodes that plug-ins make of steps, with the plug-in. If one step is the host's, all are.
     """
     # One node of the model may be several here; while it is decided which stay, each stands for itself alone.
     alone = graph.with_nodes(replace(n, sources=(n.name,)) for n in graph.nodes)
@@ -95,16 +104,28 @@ def select(graph: Graph, chip: Chip, host_nodes: Collection[str], tidy: Callable
     hosted: dict[str, str] = requested_hosts
     while True:
         selection = _select_nodes(alone, chip, hosted, tidy)
-        more = moves_for_host(selection.graph) - hosted.keys()
-        if not more:
+        torn = _reasons_of_torn(graph, selection.fallbacks, plugin_nodes)
+        more = {**dict.fromkeys(moves_for_host(selection.graph), IDLE), **torn}
+        if more.keys() <= hosted.keys():
             break
-        hosted |= dict.fromkeys(more, IDLE)
+        hosted = {**more, **hosted}
     sources_by_name = {n.name: n.sources or (n.name,) for n in graph.nodes}
     nodes = [
         replace(n, sources=tuple(dict.fromkeys(s for name in n.sources for s in sources_by_name[name])))
         for n in selection.graph.nodes
     ]
     return replace(selection, graph=selection.graph.with_nodes(nodes))
+
+
+def _reasons_of_torn(graph: Graph, fallbacks: Sequence[Fallback], plugin_nodes: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes that steps of a plug-in's operator become, where the host has one of them, each with the reason."""
+    reasons, of_host = dict[str, str](), {f.node: f for f in fallbacks}
+    for source, plugin in plugin_nodes.items():
+        steps = [n.name for n in graph.nodes if source in n.sources]
+        first = next((of_host[n] for n in steps if n in of_host and of_host[n].reason not in (IDLE, ASKED_FOR)), None)
+        if first is not None and len(steps) > 1:
+            reasons |= dict.fromkeys(steps, f"in steps (plug-in {plugin}), of which {first.op}: {first.reason}")
+    return reasons
 
 
 def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str], tidy: Callable[[Graph], Graph]) -> Selection:
@@ -136,7 +157,7 @@ def _spatial(graph: Graph) -> frozenset[str]:
     """Four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any layout."""
     spatial_tensors: set[str] = set()
     for node in reversed(graph.nodes):
-        rule = RULES.get(_kind(node))
+        rule = _rule_of(node)
         layout = rule.layout_of(node) if rule is not None else "plain"
         if layout == "nhwc":
             spatial_tensors.update(n for n in node.inputs[:1] if len(graph.types[n].shape) == 4)
@@ -167,6 +188,17 @@ def _becomes_clamp(scope: SelectionContext, nodes: list[Node]) -> bool:
 
 def _kind(node: Node) -> str:
     return node.op.op_type if isinstance(node.op, OnnxOp) else type(node.op).__name__
+
+
+def _is_foreign(node: Node) -> bool:
+    return isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
+
+
+def _rule_of(node: Node) -> Rule | None:
+    """Return the rule that selects the node's operator, for another domain that of a plug-in."""
+    if isinstance(node.op, OnnxOp) and _is_foreign(node):
+        return find_rule(node.op.domain, node.op.op_type)
+    return RULES.get(_kind(node))
 
 
 def _wrong_type(node: Node, rule: Rule | None, scope: SelectionContext, computed: Sequence[str]) -> str | None:
@@ -201,8 +233,7 @@ def _roundings(node: Node, graph: Graph) -> str:
 
 def _try(node: Node, scope: SelectionContext) -> str | None:
     kind = _kind(node)
-    foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
-    rule = None if foreign else RULES.get(kind)
+    foreign, rule = _is_foreign(node), _rule_of(node)
     steps = "; limits.decompose would make it of steps that do" if kind in STEPS and not foreign else ""
     unknown = "" if foreign else _roundings(node, scope.graph) if kind in _ROUNDINGS else HOSTED.get(kind, "")
     unknown = unknown or f"no operator of the chip computes {kind}{steps}"

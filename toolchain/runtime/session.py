@@ -32,11 +32,12 @@ from toolchain.codegen import (
     relocate_container,
 )
 from toolchain.errors import CompileError, ProgramError, fault_text
-from toolchain.frontend import find_host_model_fault
+from toolchain.frontend import find_host_model_fault, find_way_out
 from toolchain.hw import timing_terms as timing_terms
-from toolchain.inference import CPU, PROVIDER_OPTIONS, InferenceError, host_providers, session_options
+from toolchain.inference import CPU, PROVIDER_OPTIONS, InferenceError, host_providers, session_options, use_custom_ops
 from toolchain.isa import machine_digest
 from toolchain.machine import InstructionStream
+from toolchain.plugin_loading import load_plugins
 from toolchain.runtime.backend import Backend, CheckedBackend, LoadedProgram, Program, Progress, SessionBackend, backend_named
 from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin_backends import (
@@ -135,6 +136,8 @@ class Session:
     `entry`: which of a file's programs for several sets of input shapes, None: the only one.
     `without`: terms of the simulator's time that are ideal (`toolchain.hw.timing_terms`).
     `profile`: a file that `end_profiling` writes, with the time of each segment of each run.
+    `plugins`: files of plug-ins that the model needs; a model names them, and loads none by itself.
+    `custom_ops`: libraries of onnxruntime's custom operators, for host subgraphs.
 
     A session can be pickled, with the states that its runs have left.
     Raise ProgramError for a file that is missing or not sound.
@@ -160,10 +163,15 @@ class Session:
         entry: str | None = None,
         without: Sequence[str] = (),
         profile: str | Path | None = None,
+        plugins: Sequence[str] = (),
+        custom_ops: Sequence[str] = (),
     ):
+        load_plugins(plugins)
+        use_custom_ops(custom_ops)
         self._options: dict[str, Any] = {
             "backend": backend, "host": host, "timing": timing, "check": check, "bases": dict(bases),
-            "without": tuple(without), "profile": profile,
+            "without": tuple(without), "profile": profile, "plugins": tuple(plugins),
+            "custom_ops": tuple(custom_ops),
         }  # fmt: skip
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
         self._backend: SessionBackend = (
@@ -500,7 +508,7 @@ class Session:
         assert isinstance(island, HostSubgraph)
         fault = None if self._is_in_process else find_host_model_fault(island.model)
         if fault is not None:
-            raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; build the file again")
+            raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; {find_way_out(island.model)}")
         return _host_session(island, self._providers)
 
 

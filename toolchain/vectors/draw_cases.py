@@ -10,18 +10,24 @@ from toolchain.hw import Chip
 from toolchain.isa import Machine
 from toolchain.machine import MachineOp
 from toolchain.module_registry import files_of, merge_tables
+from toolchain.plugin import get_plugins
 from toolchain.vectors import draws
 from toolchain.vectors.case import Draw, InstructionCase, run_case
 
 Cases = Callable[[type[MachineOp], Chip], Iterator[tuple[str, Draw]]]  # (name, draw) of an operation on a chip
 
 
-@cache
 def load_draws() -> dict[type[MachineOp], Cases]:
-    """Return what draws the cases of each operation.
+    """Return what draws the cases of each operation, those of plug-ins too.
 
     Raise InternalError where two files draw one operation.
     """
+    of_plugins = {op: cases for loaded in get_plugins().values() for op, cases in loaded.plugin.draws.items()}
+    return {**_load_files(), **of_plugins}
+
+
+@cache
+def _load_files() -> dict[type[MachineOp], Cases]:
     return merge_tables(files_of(draws), "CASES", "draws the operation")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterable
 from types import ModuleType
 
 import toolchain.ops
@@ -30,10 +31,14 @@ def _modules() -> list[ModuleType]:
 
 
 def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
-    """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
     classes = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
+    return _by_name(c for c in classes if issubclass(c, NpuOp) and not inspect.isabstract(c))
+
+
+def _by_name(operators: Iterable[type[NpuOp]]) -> dict[str, type[NpuOp]]:
+    """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
     operator_by_name: dict[str, type[NpuOp]] = {}
-    for operator in (c for c in classes if issubclass(c, NpuOp) and not inspect.isabstract(c)):
+    for operator in operators:
         place = f"{operator.__module__}.{operator.__name__}"
         name, version = vars(operator).get("NAME"), vars(operator).get("VERSION")  # an heir has its own
         if not isinstance(name, str) or type(version) is not int or not name or version < 1:
@@ -51,3 +56,17 @@ STEPS: dict[str, StepsRule] = merge_tables(_MODULES, "STEPS", _HAS)
 NATIVE_RULES: dict[str, NativeRule] = merge_tables(_MODULES, "NATIVE_RULES", _HAS)
 HOSTED: dict[str, str] = merge_tables(_MODULES, "HOSTED", _HAS)
 INTEGER_OPERATORS = _integer_operators(_MODULES)
+
+
+def add_integer_operators(operators: Iterable[type[NpuOp]]) -> None:
+    """Add integer operators of a plug-in. Raise TypeError, with the table as it was, for a class that no file could name."""
+    try:
+        INTEGER_OPERATORS.update(_by_name((*INTEGER_OPERATORS.values(), *operators)))
+    except InternalError as fault:
+        raise TypeError(str(fault)) from None
+
+
+def remove_integer_operators(names: Iterable[str]) -> None:
+    """Take integer operators of a plug-in out again."""
+    for name in names:
+        INTEGER_OPERATORS.pop(name, None)

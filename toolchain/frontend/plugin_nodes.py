@@ -1,0 +1,160 @@
+"""Nodes of operators that a loaded plug-in defines: their attributes, their output types, and the steps in their place."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.infer import infer
+from toolchain.frontend.upgrade import Upgraded
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.plugin import (
+    LoadedPlugin,
+    Operator,
+    Steps,
+    attribute_defaults,
+    find_operator,
+    find_rule,
+    input_counts,
+)
+
+_KINDS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "a list", np.ndarray: "TENSOR"}
+
+
+@dataclass(frozen=True)
+class PluginNode:
+    """A node with the plug-in that defines its operator, and the operator with the node's attributes."""
+
+    node: OnnxNode
+    plugin: LoadedPlugin
+    operator: Operator
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the operator. Raise CompileError for whatever it raises."""
+        function = getattr(self.operator, method)
+        where = f"node {self.node.name} ({self.node.op.op_type}): {method} of plug-in {self.plugin.plugin.name}"
+        return self.plugin.call(where, function, *arguments)
+
+    def infer(self, types: Mapping[str, TensorType]) -> dict[str, TensorType]:
+        """Return the type of each output by the plug-in's rule. Raise CompileError where it returns something else."""
+        inputs = [types[n] if n else None for n in self.node.inputs]
+        answer = self.call("infer", *inputs)
+        output_types = answer if isinstance(answer, tuple) else (answer,)
+        if not all(isinstance(t, TensorType) for t in output_types) or len(output_types) < len(self.node.outputs):
+            raise self.fault(f"infer returns {answer!r}; it must return a TensorType for each of its outputs")
+        whole_shapes = [tuple(int(d) for d in t.shape) for t in output_types]
+        return {n: TensorType(s, t.dtype) for n, s, t in zip(self.node.outputs, whole_shapes, output_types) if n}
+
+    def write_out(self, types: Mapping[str, TensorType]) -> Upgraded:
+        """Return the steps in the node's place, and their constants. Raise CompileError where there are none."""
+        node = self.node
+        build = Steps({n: types[n] for n in node.inputs if n}, node.name)
+        answer = self.call("steps", build, *(n or None for n in node.inputs))
+        results = answer if isinstance(answer, tuple) else (answer,)
+        step_outputs = {name for *_, outputs in build.nodes for name in outputs}
+        if not all(isinstance(r, str) for r in results) or len(results) < len(node.outputs):
+            raise self.fault(f"steps returns {answer!r}; it must return the name of a tensor for each of its outputs")
+        unknown = next((r for r in results if r not in step_outputs | build.types.keys() | build.constants.keys()), None)
+        if unknown is not None:
+            raise self.fault(f"steps returns {unknown!r}, which none of its steps makes")
+        name_by_step = dict[str, str]()
+        for result, output in zip(map(str, results), node.outputs):
+            if output and result in step_outputs and result not in name_by_step:
+                name_by_step[result] = output
+            elif output:
+                source = name_by_step.get(result, result)
+                build.nodes.append(("Identity", {}, (source,), (output,)))
+        nodes = [
+            Node(
+                f"{node.name}/{op_type}_{i}",
+                OnnxOp(op_type, attributes),
+                tuple(name_by_step.get(n, n) for n in inputs),
+                tuple(name_by_step.get(n, n) for n in outputs),
+                node.sources,
+            )
+            for i, (op_type, attributes, inputs, outputs) in enumerate(build.nodes)
+        ]
+        return Upgraded(nodes, build.constants)
+
+    def check_types(self, step_types: Mapping[str, TensorType], inferred: Mapping[str, TensorType]) -> None:
+        """Raise CompileError where the plug-in's rule and its steps give an output of other shapes or types."""
+        for name, t in inferred.items():
+            if (t.shape, t.dtype) != (step_types[name].shape, step_types[name].dtype):
+                by_rule, by_steps = (f"{one.dtype}{list(one.shape)}" for one in (t, step_types[name]))
+                raise self.fault(f"infer says that output {name!r} is {by_rule}, its steps make {by_steps}")
+
+    def fault(self, reason: str) -> Exception:
+        """Return the error for a plug-in that does not keep its word."""
+        return refuse_node(self.node, reason, f"mend {self.plugin.file}, and check it by npu-build --check-plugin")
+
+
+def plugin_node(node: OnnxNode) -> PluginNode | None:
+    """Return the node of a plug-in's operator, attributes complete; None of any other node. Raise CompileError for attributes and
+    inputs that the operator does not take."""
+    definition = find_operator(node.op.domain, node.op.op_type)
+    if definition is None:
+        return None
+    loaded, operator = definition
+    least, most = input_counts(operator)
+    inputs = list(node.inputs)
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    if not least <= len(inputs) <= most or not all(inputs[:least]):
+        raise refuse_node(node, f"has {len(inputs)} inputs, {least} to {most} are allowed")
+    values = {**attribute_defaults(operator), **node.op.attributes}
+    instance = _with_attributes(node, loaded, operator, values)
+    op = replace(node.op, attributes=values)
+    return PluginNode(replace(node, op=op, inputs=tuple(inputs)), loaded, instance)
+
+
+def _with_attributes(node: OnnxNode, loaded: LoadedPlugin, operator: type[Operator], values: Mapping[str, Any]) -> Operator:
+    """Return the operator with the node's attributes. Raise CompileError for one that it has not, lacks or takes otherwise."""
+    where = f"plug-in {loaded.plugin.name}: attributes of {node.op.op_type}"
+    hints = loaded.call(where, typing.get_type_hints, operator)
+    defaults = attribute_defaults(operator)
+    for name, value in values.items():
+        if name not in defaults:
+            raise refuse_node(node, f'has no attribute "{name}"; it takes {", ".join(defaults) or "none"}')
+        if value is MISSING:
+            raise refuse_node(node, f'lacks its attribute "{name}"')
+        kind = typing.get_origin(hints[name]) or hints[name]
+        if type(value) is not kind and value is not defaults[name]:
+            value_kind = _KINDS.get(type(value), type(value).__name__)
+            raise refuse_node(node, f'its attribute "{name}" is {value_kind}, {node.op.op_type} takes {_KINDS.get(kind, kind)}')
+    return loaded.call(where, lambda: operator(**values))
+
+
+def write_out_plugin_nodes(graph: OnnxGraph, opset: int) -> OnnxGraph:
+    """Return the graph with the steps of every operator of a plug-in, as onnxruntime runs it."""
+    definitions = {n.name: plugin_node(n) for n in graph.nodes if find_rule(n.op.domain, n.op.op_type) is not None}
+    if not definitions:
+        return graph
+    nodes, constants, types = list[OnnxNode](), dict(graph.constants), dict(graph.types)
+    for node in graph.nodes:
+        definition = definitions.get(node.name)
+        if definition is None:
+            nodes.append(node)
+            continue
+        written = definition.write_out(types)
+        nodes += written.nodes
+        constants |= written.constants
+        types |= type_steps(written, types, constants, opset)
+    return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
+
+
+def type_steps(
+    written: Upgraded, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray], opset: int
+) -> dict[str, TensorType]:
+    """Return the types of the tensors that steps make and of their constants. Raise CompileError where a step is no valid node.
+
+    `types`, `constants`: of what the steps read.
+    """
+    step_types = {n: TensorType(v.shape, v.dtype.name) for n, v in written.constants.items()}
+    for node in written.nodes:
+        step_types |= infer(node, {**types, **step_types}, {**constants, **written.constants}, opset)
+    return step_types

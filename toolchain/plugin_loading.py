@@ -1,0 +1,163 @@
+"""Load plug-ins: read the user's file, check what it declares, and add its operators to the tables of the toolchain.
+
+A plug-in stays loaded for as long as the process runs. Nothing is loaded that a caller has not named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from quant.suggestion import suggestion
+from quant.users_python import call_user, load_module, locate_fault
+from simulator.execute import load_semantics
+from toolchain.atomic_files import read_limited
+from toolchain.errors import CompileError, InternalError, ToolchainError, system_cause
+from toolchain.input_limits import YAML_BYTES
+from toolchain.isa import machine_from_json
+from toolchain.machine import MachineOp
+from toolchain.machine.registry import add_operations, remove_operations
+from toolchain.ops.kit.operator import NpuOp
+from toolchain.ops.kit.registry import add_integer_operators, remove_integer_operators
+from toolchain.plugin import LoadedPlugin, Operator, Plugin, find_operator, get_plugins, operator_name
+
+GROUP = "npu_toolchain.plugins"  # of entry points, each of which names the module of a plug-in
+_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+_METHODS = ("infer", "compute", "steps")
+
+
+def load_plugins(names: Iterable[str]) -> tuple[LoadedPlugin, ...]:
+    """Load plug-ins: files, or names of entry points. Raise CompileError for one that cannot be used."""
+    return tuple(load_plugin(_file_of(name)) for name in names)
+
+
+def load_plugin(file: Path) -> LoadedPlugin:
+    """Load the plug-in of one file, once. Raise CompileError for a file that declares none, or one that cannot be used."""
+    try:
+        data = read_limited(file, YAML_BYTES)
+    except OSError as fault:
+        raise CompileError(f"plugin {file}: {system_cause(fault)}") from None
+    digest = hashlib.sha256(data).hexdigest()
+    same = next((p for p in get_plugins().values() if p.digest == digest), None)
+    if same is not None:
+        return same
+    where = f"plugin {file}"
+    module = call_user(file, where, "the file must import cleanly", load_module, file, f"npu_plugin_{digest[:16]}")
+    plugin = getattr(module, "PLUGIN", None)
+    if not isinstance(plugin, Plugin):
+        raise CompileError(f"{where}: declares no plug-in; write PLUGIN = Plugin(...) of toolchain.plugin into it")
+    fault = _find_fault(plugin)
+    if fault is not None:
+        raise CompileError(f"{where}: {fault}")
+    loaded = LoadedPlugin(plugin, file, digest, partial(_call, file))
+    return _register(loaded, module)
+
+
+def unload_plugin(name: str) -> None:
+    """Forget a plug-in and all that it added."""
+    loaded = get_plugins().pop(name)
+    remove_operations(loaded.owned)
+    remove_integer_operators(loaded.owned)
+    for operation in loaded.plugin.values:
+        load_semantics().pop(operation, None)
+    machine_from_json.cache_clear()  # its machines hold the operations of their time
+
+
+@contextmanager
+def blame_plugins() -> Iterator[None]:
+    """Turn faults that arise in the tiles or machine operations of a plug-in, or may come of them, into a CompileError."""
+    try:
+        yield
+    except (ToolchainError, MemoryError):
+        raise
+    except Exception as fault:
+        owners = [loaded for loaded in get_plugins().values() if loaded.owned]
+        for loaded in owners:
+            cause = locate_fault(fault, loaded.file)
+            if cause is not None and not isinstance(fault, InternalError):
+                raise CompileError(f"plug-in {loaded.plugin.name}: {cause}; mend {loaded.file}") from fault
+        if owners and isinstance(fault, InternalError):
+            files = " and ".join(str(loaded.file) for loaded in owners)
+            raise CompileError(f"{fault}; npu-build --check-plugin says whether {files} is at fault") from fault
+        raise
+
+
+def _call(file: Path, where: str, function: Any, *arguments: Any) -> Any:
+    return call_user(file, where, f"mend {file}", function, *arguments)
+
+
+def _file_of(name: str) -> Path:
+    """Return the file of a plug-in that is named by its path, or by an entry point of an installed package."""
+    if Path(name).suffix == ".py" or Path(name).exists():
+        return Path(name)
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in installed:
+        hint = f" (installed: {', '.join(sorted(installed))})" if installed else ""
+        raise CompileError(
+            f"plugin {name}: must be FILE.py, or a plug-in of an installed package{hint}{suggestion(name, installed)}"
+        )
+    spec = importlib.util.find_spec(installed[name].module)
+    if spec is None or not spec.origin:
+        raise CompileError(f"plugin {name}: its package has no module {installed[name].module}; install it again")
+    return Path(spec.origin)
+
+
+def _find_fault(plugin: Plugin) -> str | None:
+    """Return what a declaration lacks or has twice, None where it can be used."""
+    if not (isinstance(plugin.name, str) and plugin.name and isinstance(plugin.version, str) and plugin.version):
+        return "PLUGIN needs a name and a version, texts that are not empty"
+    other = get_plugins().get(plugin.name)
+    if other is not None:
+        return f"plug-in {plugin.name} is loaded already, from {other.file}, which differs; give one of them"
+    if not plugin.operators:
+        return f"plug-in {plugin.name} has no operators"
+    return next(filter(None, (_find_operator_fault(operator) for operator in plugin.operators)), None)
+
+
+def _find_operator_fault(operator: Any) -> str | None:
+    if not (inspect.isclass(operator) and issubclass(operator, Operator)):
+        return f"{operator!r} among the operators is no class derived from Operator"
+    name = operator_name(operator)
+    if not is_dataclass(operator) or not operator.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return f"operator {name}: must be a dataclass with frozen=True, whose fields are its attributes"
+    domain = getattr(operator, "DOMAIN", "")
+    if not isinstance(domain, str) or domain in _STANDARD_DOMAINS:
+        return f"operator {name}: needs a DOMAIN of its own, not one of ONNX"
+    missing = [method for method in _METHODS if getattr(operator, method) is getattr(Operator, method)]
+    if missing:
+        return f"operator {name}: has no method {' and no '.join(missing)}"
+    other = find_operator(domain, name)
+    return None if other is None else f"operator {name} of {domain}: plug-in {other[0].plugin.name} has it already"
+
+
+def _register(loaded: LoadedPlugin, module: ModuleType) -> LoadedPlugin:
+    """Add the plug-in's operators to all tables, or to none. Raise CompileError where a name is taken."""
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    operations = [c for c in classes if issubclass(c, MachineOp) and not c.ABSTRACT]
+    operators = [c for c in classes if issubclass(c, NpuOp) and not inspect.isabstract(c)]
+    where = f"plugin {loaded.file}"
+    silent = next((c for c in operations if c not in loaded.plugin.values), None)
+    if silent is not None:
+        raise CompileError(f"{where}: machine operation {silent.NAME} has no function in PLUGIN's values that computes it")
+    try:
+        add_operations(operations)
+    except TypeError as fault:
+        raise CompileError(f"{where}: {fault}") from None
+    try:
+        add_integer_operators(operators)
+    except TypeError as fault:
+        remove_operations([c.NAME for c in operations])
+        raise CompileError(f"{where}: {fault}") from None
+    load_semantics().update(loaded.plugin.values)
+    owned = (*(c.NAME for c in operations), *(c.NAME for c in operators))
+    get_plugins()[loaded.plugin.name] = replace(loaded, owned=owned)
+    return get_plugins()[loaded.plugin.name]
