@@ -46,7 +46,7 @@ def find_way_out(model: bytes) -> str:
     except Exception:  # protobuf's DecodeError; its class differs between protobuf's backends
         return "build the file again"
     foreign = {node.domain for node in proto.graph.node} - {*DOMAINS, *FOREIGN, "ai.onnx"}
-    needs_library = bool(foreign) and not has_custom_ops()
+    needs_library = bool(foreign) and not proto.functions and not has_custom_ops()
     return "give the library of its operators (--custom-ops LIBRARY)" if needs_library else "build the file again"
 
 
