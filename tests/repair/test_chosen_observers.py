@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from unequal_networks import network, nothing, plain, samples
 
+from toolchain.compiler import select_model
+from toolchain.passes.decompose import decompose_model
+from toolchain.repair.calibrate_network import calibrate_network
 from toolchain.repair.evaluate_outputs import OutputEvaluator
 from toolchain.repair.network import Network
-from toolchain.repair.observers import choose_observers
+from toolchain.repair.observers import choose_observers, list_inner_tensors
 
 
 def draw_spiked(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
@@ -67,3 +70,27 @@ def test_an_outlier_that_the_output_is_about_is_kept(tmp_path: Path) -> None:
     data = draw_spiked(16)
     after = choose_observers(net, plain(net, data), data, nothing)
     assert after.quantization.ranges["x"].high == pytest.approx(300, rel=0.01)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def draw_massive(count: int) -> list[dict[str, np.ndarray]]:
+    """The first row of each sample holds a number 60 times as large as the others."""
+    row_samples = samples((1, 32, 64), count)
+    for sample in row_samples:
+        sample["x"][0, 0, 5] = 60.0
+    return row_samples
+
+
+def test_tensors_between_steps_are_not_clipped(tmp_path: Path) -> None:
+    """The squares of a norm reach 3,600 in one row of 32, and the other rows would gain where that row is clipped."""
+    rng = np.random.default_rng(0)
+    weights = {"g": np.ones(64), "b": np.zeros(64), "w": rng.standard_normal((64, 64)) / 8}
+    nodes = "n = LayerNormalization(x, g, b) h = MatMul(n, w) s = Add(x, h) y = Relu(s)"
+    net = network(f"g (float[1,32,64] x) => (float[1,32,64] y) {{ {nodes} }}", weights, tmp_path, "transformer64")
+    model = decompose_model(net.model, net.chip)
+    net, data = Network(model, select_model(model, net.machine), net.machine), draw_massive(16)
+    before = calibrate_network(net, data, "minmax", "none", nothing).quantization
+    after = choose_observers(net, before, data, nothing).quantization
+    inner_tensors = [n for n in list_inner_tensors(model) if n in before.ranges]
+    assert len(inner_tensors) >= 5
+    assert [n for n in inner_tensors if after.ranges[n] != before.ranges[n]] == []
+    assert after.ranges != before.ranges

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from quant.calibrate import OBSERVERS, ObservedRanges, ObserverName, observe_all
+from quant.calibrate import OBSERVERS, ObservedRanges, ObserverName, default_observer, observe_all
 from quant.fit_sample import Sample
 from quant.observe import Range
 from quant.repair.choices import Quantization, StepOutcome
 from quant.structural_ranges import AdjustedRanges, adjust_ranges
 from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel
 from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, pick_trial_samples
 from toolchain.repair.network import Network, Progress
 
@@ -30,9 +31,9 @@ def choose_observers(
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
     """Return the ranges that the search over all observers chooses for each tensor.
-    One pass over the samples gives the ranges of all observers.
-    The best observer for all tensors comes first. Then half of the tensors that would change try the ranges of the others, then a
-    quarter, then an eighth. A group keeps them where the outputs of a few samples gain.
+    One pass over the samples gives the ranges of all observers. Tensors between steps keep the machine's own observer.
+    Of the others the best observer for all comes first. Then half of those that would change try the ranges of the others, then
+    a quarter, then an eighth. A group keeps them where the outputs of a few samples gain.
 
     `measured`: the samples of that pass; None means `samples`.
     """
@@ -86,7 +87,8 @@ class _Search:
     def run(self) -> Choice:
         numerics = self.network.chip.numerics
         ranges: dict[ObserverName, dict[str, Range]] = {o: self.observations.ranges(o, numerics) for o in OBSERVERS}
-        uniform: dict[ObserverName, Choice] = {o: dict.fromkeys(ranges[o], o) for o in OBSERVERS}
+        spared: Choice = dict.fromkeys(list_inner_tensors(self.network.model), default_observer(numerics))
+        uniform: dict[ObserverName, Choice] = {o: {n: spared.get(n, o) for n in ranges[o]} for o in OBSERVERS}
         levels = {o: self._decibels(ranges, uniform[o]) for o in OBSERVERS}
         order = sorted(OBSERVERS, key=lambda o: -levels[o])
         chosen, level = uniform[order[0]], levels[order[0]]
@@ -129,6 +131,16 @@ class _Search:
             return self.judge.verdict(self.network, replace(self.before, ranges=trial_ranges)).decibels
         except CompileError:  # the machine cannot express these
             return float("-inf")
+
+
+def list_inner_tensors(model: NormalModel) -> list[str]:
+    """Return the tensors between the steps of an operator, in graph order.
+
+    A square or a sum that is clipped there is wrong for the rare sample that needs it, which a trial may not hold.
+    """
+    if model.undivided is None:
+        return []
+    return [n for node in model.graph.nodes for n in node.outputs if n not in model.undivided.types]
 
 
 def _halves(names: list[str]) -> list[list[str]]:
