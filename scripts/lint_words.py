@@ -70,6 +70,7 @@ class Words:
     exceptions: dict[str, str]
     tuned: tuple[str, ...] = ()
     untuned_names: tuple[str, ...] = ()
+    untuned: frozenset[tuple[str, ...]] = frozenset()
     measured: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
@@ -78,13 +79,16 @@ class Words:
         data = yaml.safe_load(path.read_text())
         sets = {key: frozenset(data.pop(key)) for key in ("bare", "words", "fragments")}
         tuples = {key: tuple(data.pop(key)) for key in ("tuned", "untuned_names")}
+        untuned = {tuple(entry.split()) for entries in data.pop("untuned").values() for entry in entries}
         rows = _MEASURED_ROW.findall(MEASURED.read_text()) if MEASURED.exists() else []
-        return cls(**sets, **tuples, **data, measured=frozenset((module, name) for name, module in rows))
+        return cls(
+            **sets, **tuples, **data, measured=frozenset((module, name) for name, module in rows), untuned=frozenset(untuned)
+        )
 
     def needs_source(self, path: str, name: str) -> bool:
         """Return whether a named number chooses between plans or decides accuracy, and no page has its measurement."""
         is_tuned = path.startswith(tuple(f"{folder}/" for folder in self.tuned)) and not name.endswith(self.untuned_names)
-        return is_tuned and (path, name) not in self.measured
+        return is_tuned and (path, name) not in self.untuned | self.measured
 
     def refuses(self, name: str, scope: set[str]) -> str | None:
         """Return the rule that refuses an identifier, or None. `scope`: all names bound beside it, without underscores."""
