@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from math import lcm
 
 from quant.fixed_point.core.requantization import requantize
@@ -146,10 +146,23 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
                         yield Tiling(rows, wide, tile_channels, inner, True)
         for part in halvings(most_columns(least))[1:]:
             yield Tiling(1, part, least, inner, False)
-    kernel_rows = layer.constants[layer.node.inputs[1]].shape[1]
     for tile_channels in all_channels:
-        for taps in halvings(kernel_rows)[1:]:
+        columns = most_columns(tile_channels)
+        for taps in halvings(layer.constants[layer.node.inputs[1]].shape[1])[1:]:
+            if not _holds_kernel(op, layer, least * inners[-1]):
+                for inner, rows in product(inners, halvings(min(height, entries // (tile_channels * columns)))):
+                    yield Tiling(rows, columns, tile_channels, inner, False, taps)
             yield Tiling(1, 1, tile_channels, inners[-1], False, taps)
+
+
+def _holds_kernel(op: IntegerConvolution, layer: Layer, channel_pairs: int) -> bool:
+    """Return whether a memory of weights holds all taps of so many pairs of an input and an output channel.
+
+    Where none does, the taps are streamed through it while sums of many pixels wait in the accumulators.
+    """
+    _, kernel_height, kernel_width, _ = layer.constants[layer.node.inputs[1]].shape
+    memories = (layer.chip.spaces[unit.roles["weights"]].memory for unit in layer.chip.workers("mac_array"))
+    return channel_pairs * kernel_height * kernel_width * op.weight_type.bits <= 8 * max(memory.size for memory in memories)
 
 
 def _most(channels: int, limit: int, step: int) -> int:
