@@ -279,7 +279,8 @@ The compiler has numbers that somebody chose: how many tilings are tried, how ma
   `--repair fast`, and of a network of functions, a norm and a softmax on wide32_w4a16 and transformer64.
 - `-`: the change is below 0.05 % of cycles or 0.05 dB. What a number costs in build time is not in the table.
 
-A number may matter on other networks. One that changes nothing here is a candidate to go.
+A number may matter on other networks. One that changes nothing here is a candidate to go. Numbers that are not in the table have
+not been measured: `python scripts/lint_words.py --list constant` lists them.
 """
 
 
@@ -294,8 +295,10 @@ def page(record: Mapping[tuple[str, str, str, float], Measured], tuned: list[Con
         row = f"| `{c.name}` | `{c.path}` | {c.text} | {texts[0]} | {texts[1]} |"
         (still if texts == ("-", "-") else lines).append(row)
     head = "| number | module | value | halved | doubled |\n|---|---|---|---|---|\n"
-    moved = "\n## Numbers that change something\n\n" + head + "\n".join(lines)
-    return PAGE + moved + "\n\n## Numbers that change nothing here\n\n" + head + "\n".join(still) + "\n"
+    parts = {"Numbers that change something": lines, "Numbers that change nothing here": still}
+    return PAGE + "".join(
+        f"\n## {title}\n\n{head}" + "".join(f"{row}\n" for row in rows) for title, rows in parts.items() if rows
+    )
 
 
 def main() -> None:
