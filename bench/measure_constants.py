@@ -173,11 +173,10 @@ def accuracy_figures(folder: Path) -> dict[str, float]:
 
 def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> float:
     """SQNR of all outputs of a build together, in dB, against onnxruntime on the float model."""
-    import onnxruntime
-
     from toolchain.api import Session, build
+    from toolchain.inference import open_model, session_options
 
-    session, floats = Session(build(model, options)), onnxruntime.InferenceSession(model)
+    session, floats = Session(build(model, options)), open_model(model, session_options(optimized=True))
     signal = noise = 0.0
     for index in range(len(next(iter(judged.values())))):
         feeds = {name: values[index] for name, values in judged.items()}

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m toolchain.reference", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m toolchain.reference", usage="%(prog)s MODEL --output FILE [options]", description=__doc__
+    )
     parser.add_argument("model", type=Path, help="a compiled .npu, or an ONNX model (then --hw says what its integers are)")
     parser.add_argument("--input", type=Path, help=".npz with an array for each input; without it one random sample")
     parser.add_argument("--output", type=Path, required=True, help=".npz for the outputs")

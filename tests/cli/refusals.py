@@ -385,7 +385,8 @@ RUN = [
     ),
     (
         "npu-sim good.npu --backend gpu",
-        "--backend gpu: must be one of reference, simulator; a package adds one by an entry point of npu_toolchain.backends",
+        "--backend gpu: must be one of cuda, reference, simulator; "
+        "a package adds one by an entry point of npu_toolchain.backends",
     ),
     ("npu-sim good.npu --out dump", "--out dump: goes with --dump-memory AFTER, which says where to stop"),
     ("npu-sim good.npu --dump-memory 3", "--dump-memory 3: needs --out DIR, a new folder for the memories"),

@@ -153,7 +153,8 @@ def test_options_that_are_not(options, reason: str) -> None:
     [
         (
             {"backend": "gpu"},
-            "backend gpu: must be one of reference, simulator; a package adds one by an entry point of npu_toolchain.backends",
+            "backend gpu: must be one of cuda, reference, simulator; "
+            "a package adds one by an entry point of npu_toolchain.backends",
         ),
         ({"host": "tpu"}, "host tpu: must be cpu or cuda"),
     ],

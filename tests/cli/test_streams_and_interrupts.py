@@ -152,7 +152,8 @@ def test_a_build_that_fails_writes_the_dumps_of_the_stages_that_it_got_through(i
     line = f"npu-build good.onnx --hw edge16 -o {tmp_path}/z.npu --dump-after all --dump-dir {tmp_path}/d"
     printed = run(f"{line} --calib feed.py:fails")
     assert printed.code == 2 and "feed.py:fails" in printed.err
-    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["00-normal.txt", "01-compose.txt", "02-select.txt"]
+    stages = [f"{stage}.{kind}" for stage in ("00-normal", "01-compose", "02-select") for kind in ("onnx", "txt")]
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == [*stages, "constants.npz"]
     assert (tmp_path / "z.npu").read_text() == "old"
 
 

@@ -25,7 +25,7 @@ def built(folder: Path, outputs: str = "float[1,5,45] y", more: str = "") -> Bui
     proto.graph.initializer.extend(numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items())
     onnx.save(proto, folder / "m.onnx")
     np.save(folder / "x.npy", rng.normal(size=(20, 1, 4, 6, 6)).astype(np.float32))
-    return build(folder / "m.onnx", BuildOptions("edge16", str(folder / "x.npy"), repair="none"))
+    return build(folder / "m.onnx", BuildOptions("edge16", str(folder / "x.npy"), repair="none", host_ports=False))
 
 
 def scales(built: Build) -> list[float]:

@@ -260,7 +260,12 @@ def read_channel_scales(built: Build) -> dict[str, tuple[Array, Array | float]]:
             proto = onnx.load_from_string(segment.model)
             constants |= {i.name: onnx.numpy_helper.to_array(i) for i in proto.graph.initializer}
     outputs = [t.name for t in built.container.outputs]
-    return {n: (constants[f"{n}/scale"], constants.get(f"{n}/offset", 0.0)) for n in outputs if f"{n}/scale" in constants}
+    names = {n: f"{n}/in codes" for n in outputs}
+    return {
+        n: (constants[f"{codes}/scale"], constants.get(f"{codes}/offset", 0.0))
+        for n, codes in names.items()
+        if f"{codes}/scale" in constants
+    }
 
 
 def with_constants(integer: Graph) -> frozenset[str]:

@@ -103,6 +103,11 @@ def _name_codes(tensor: str) -> str:
     return f"{tensor}/in codes"
 
 
+def _name_constant(tensor: str, part: str) -> str:
+    """Return a name that no constant has that the frontend makes."""
+    return f"{_name_codes(tensor)}/{part}"
+
+
 def _name_product(tensor: str) -> str:
     return f"{tensor}/scaled by channel"
 
@@ -149,26 +154,26 @@ def _divide(
     bias = graph.constants[node.inputs[2]].astype(np.float64) if len(node.inputs) > 2 and node.inputs[2] else 0.0
     beta = node.op.attributes.get("beta", 1.0) if node.op.op_type == "Gemm" else 1.0
     offset = 0.0 if scale.offset is None else scale.offset.ravel() / beta
-    _add_constant(f"{name}/weights", weights / by_channel_of_weights, types, constants)
-    _add_constant(f"{name}/bias", (bias - offset) / by_channel, types, constants)
+    _add_constant(_name_constant(name, "weights"), weights / by_channel_of_weights, types, constants)
+    _add_constant(_name_constant(name, "bias"), (bias - offset) / by_channel, types, constants)
     types[codes] = types[name]
-    return Node(node.name, node.op, (read, f"{name}/weights", f"{name}/bias"), (codes,), node.sources)
+    return Node(node.name, node.op, (read, _name_constant(name, "weights"), _name_constant(name, "bias")), (codes,), node.sources)
 
 
 def _multiply(
     name: str, codes: str, scale: ChannelScale, types: dict[str, TensorType], constants: dict[str, np.ndarray]
 ) -> list[OnnxNode]:
     """Return the host's nodes that take the scales out again."""
-    _add_constant(f"{name}/scale", scale.scale, types, constants)
+    _add_constant(_name_constant(name, "scale"), scale.scale, types, constants)
     types[codes] = types[name]
     if scale.offset is None:
-        return [Node(_name_product(name), OnnxOp("Mul"), (codes, f"{name}/scale"), (name,))]
-    _add_constant(f"{name}/offset", scale.offset, types, constants)
+        return [Node(_name_product(name), OnnxOp("Mul"), (codes, _name_constant(name, "scale")), (name,))]
+    _add_constant(_name_constant(name, "offset"), scale.offset, types, constants)
     scaled = _name_product(name)
     types[scaled] = types[name]
     return [
-        Node(scaled, OnnxOp("Mul"), (codes, f"{name}/scale"), (scaled,)),
-        Node(_name_sum(name), OnnxOp("Add"), (scaled, f"{name}/offset"), (name,)),
+        Node(scaled, OnnxOp("Mul"), (codes, _name_constant(name, "scale")), (scaled,)),
+        Node(_name_sum(name), OnnxOp("Add"), (scaled, _name_constant(name, "offset")), (name,)),
     ]
 
 

@@ -73,7 +73,8 @@ def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
     planner, objective = RegionPlanner(planning), goal.objective
     if objective in ("balanced", "cycles"):
         plans = planner.search_plans()
-        reordered = reorder_layers(planning) if min(plan.spilled_bytes for plan in plans) else None
+        spills = planning.options.residency and min(plan.spilled_bytes for plan in plans) > 0
+        reordered = reorder_layers(planning) if spills else None
         if reordered is not None:
             plans += RegionPlanner(reordered).search_plans()
         candidates = plans if planning.options.simulated else _best_of_each(plans)
