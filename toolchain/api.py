@@ -129,7 +129,7 @@ class Build:
 
     container: Container
     data: bytes
-    figures: BuildFigures
+    figures: Mapping[str, Any]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     failures: tuple[str, ...] = ()
@@ -138,6 +138,11 @@ class Build:
     scheduled: Callable[[], tuple[RegionTree, ...]] = tuple
     curve: SramSweep | None = None
     entries: Mapping[str, Build] = field(default_factory=dict[str, "Build"])
+
+    @property
+    def typed_figures(self) -> BuildFigures:
+        """Return `figures` with their types, for editors and type checkers. Not of a build of several entries."""
+        return cast(BuildFigures, self.figures)
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:
@@ -415,7 +420,7 @@ def _built(
     return Build(
         container,
         data,
-        cast(BuildFigures, figures),
+        figures,
         notes,
         warnings,
         judgement.failures,
@@ -480,6 +485,4 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
     def scheduled() -> tuple[RegionTree, ...]:
         return tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)
 
-    return Build(
-        first.container, data, cast(BuildFigures, figures), notes, warnings, failures, scheduled=scheduled, entries=alone
-    )
+    return Build(first.container, data, figures, notes, warnings, failures, scheduled=scheduled, entries=alone)

@@ -258,8 +258,9 @@ def test_layers_run_in_an_order_of_fewer_live_bytes_where_that_spills_less(tmp_p
     """Four tensors of 65,536 bytes live at once in the order of the file, one branch by branch, and 72 KiB hold one."""
     rng = np.random.default_rng(0)
     firsts = [helper.make_node("Conv", ["x", f"w{i}"], [f"a{i}"], f"a{i}") for i in range(4)]
-    window = {"pads": [1, 1, 1, 1], "strides": [4, 4]}
-    seconds = [helper.make_node("Conv", [f"a{i}", f"v{i}"], [f"b{i}"], f"b{i}", **window) for i in range(4)]
+    seconds = [
+        helper.make_node("Conv", [f"a{i}", f"v{i}"], [f"b{i}"], f"b{i}", pads=[1, 1, 1, 1], strides=[4, 4]) for i in range(4)
+    ]
     concat = helper.make_node("Concat", [f"b{i}" for i in range(4)], ["y"], axis=1)
     weights = [numpy_helper.from_array(rng.standard_normal((64, 8, 1, 1)).astype(np.float32), f"w{i}") for i in range(4)]
     weights += [numpy_helper.from_array(rng.standard_normal((8, 64, 3, 3)).astype(np.float32), f"v{i}") for i in range(4)]
