@@ -16,7 +16,7 @@ from toolchain.report import figure_types
 HEAD = """# Figures of a build
 
 `built.figures` and the file of `npu-build --json` have these keys. `scripts/figures_page.py` writes this page from
-`toolchain/report/figure_types.py`, whose classes are TypedDicts: a type checker knows each key of `built.figures`.
+`toolchain/report/figure_types.py`, whose classes are TypedDicts: a type checker knows each key of `built.typed_figures`.
 """
 
 
