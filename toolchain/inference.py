@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from toolchain.errors import NO_FILE, CompileError, first_line, is_out_of_memory
 
 T = TypeVar("T")
-_LIBRARIES: list[str] = []  # of custom operators, as a user named them
+_LIBRARIES: list[str] = []  # of custom operators, by their absolute paths
 CPU = ("CPUExecutionProvider",)
 CUDA = ("CUDAExecutionProvider", *CPU)
 # Products in TF32 keep ten bits of a float32's fraction. The default search times algorithms, so that two runs may take two of
@@ -81,15 +81,16 @@ def use_custom_ops(libraries: Iterable[str]) -> None:
     import onnxruntime
 
     for library in libraries:
-        if library in _LIBRARIES:
+        file = str(Path(library).resolve())  # one library by two names would be registered twice
+        if file in _LIBRARIES:
             continue
         if not Path(library).is_file():
             raise CompileError(f"custom-ops {library}: {NO_FILE}; give a shared library of onnxruntime's custom operators")
         try:
-            onnxruntime.SessionOptions().register_custom_ops_library(library)
+            onnxruntime.SessionOptions().register_custom_ops_library(file)
         except Exception as fault:  # onnxruntime's errors share no base class
             raise CompileError(f"custom-ops {library}: onnxruntime cannot load it: {first_line(fault)}") from None
-        _LIBRARIES.append(library)
+        _LIBRARIES.append(file)
 
 
 def has_custom_ops() -> bool:

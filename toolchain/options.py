@@ -126,6 +126,10 @@ class BuildOptions:
             raise CompileError(
                 f"start-from: the graph behind {start.stage} is quantized already; leave out --repair {self.repair}"
             )
+        if start.is_integer and self.observer is not None:
+            raise CompileError(
+                f"start-from: the graph behind {start.stage} is quantized already; leave out --observer {self.observer}"
+            )
 
     def _accept_data(self) -> None:
         """Bring data into the forms that are opened. Raise CompileError."""

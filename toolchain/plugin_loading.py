@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from toolchain.machine import MachineOp
 from toolchain.machine.registry import add_operations, remove_operations
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import add_integer_operators, remove_integer_operators
-from toolchain.plugin import LoadedPlugin, Operator, Plugin, find_operator, get_plugins, operator_name
+from toolchain.plugin import Example, LoadedPlugin, Operator, Plugin, find_operator, get_plugins, operator_name
 
 GROUP = "npu_toolchain.plugins"  # of entry points, each of which names the module of a plug-in
 _STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
@@ -97,7 +97,7 @@ def _call(file: Path, where: str, function: Any, *arguments: Any) -> Any:
 
 def _file_of(name: str) -> Path:
     """Return the file of a plug-in that is named by its path, or by an entry point of an installed package."""
-    if Path(name).suffix == ".py" or Path(name).exists():
+    if Path(name).suffix == ".py" or Path(name).is_file():
         return Path(name)
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if name not in installed:
@@ -118,9 +118,27 @@ def _find_fault(plugin: Plugin) -> str | None:
     other = get_plugins().get(plugin.name)
     if other is not None:
         return f"plug-in {plugin.name} is loaded already, from {other.file}, which differs; give one of them"
-    if not plugin.operators:
-        return f"plug-in {plugin.name} has no operators"
+    fault = _find_form_fault(plugin)
+    if fault is not None:
+        return f"plug-in {plugin.name}: {fault}"
     return next(filter(None, (_find_operator_fault(operator) for operator in plugin.operators)), None)
+
+
+def _find_form_fault(plugin: Plugin) -> str | None:
+    """Return which part of a declaration is no tuple or no mapping, or has an operator twice, None where all are sound."""
+    for part in ("operators", "examples"):
+        if not isinstance(getattr(plugin, part), tuple | list):
+            return f"{part} must be a tuple, as ({part[:-1].capitalize()},) with its comma"
+    for part in ("rules", "values", "draws", "rates"):
+        if not isinstance(getattr(plugin, part), Mapping):
+            return f"{part} must be a dict"
+    if not plugin.operators:
+        return "has no operators"
+    if any(not isinstance(example, Example) for example in plugin.examples):
+        return "examples must hold nothing but Example(...)"
+    names = [(getattr(o, "DOMAIN", ""), getattr(o, "NAME", "") or getattr(o, "__name__", "")) for o in plugin.operators]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    return None if repeated is None else f"operator {repeated[1]} of {repeated[0]} is there twice; leave one out"
 
 
 def _find_operator_fault(operator: Any) -> str | None:

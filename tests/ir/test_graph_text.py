@@ -16,7 +16,7 @@ from tests.cli.commands import run
 from tests.support.example_networks import FOLDER, fill_network
 from toolchain.api import BuildOptions, Session, build
 from toolchain.cli.dumps import array_file
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, ConfigError
 from toolchain.export.onnx_view import onnx_view
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
 from toolchain.ir.graph_dump import GraphDump
@@ -24,7 +24,7 @@ from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
 from toolchain.ir.text import Arrays, print_graph
 from toolchain.passes.merge_transposes import merge_transposes
 from toolchain.passes.pass_options import PassOptions
-from toolchain.passes.stage_file import STARTS, read_stage
+from toolchain.passes.stage_file import STARTS, blame_start, read_stage
 
 CLASSES = classes_of(Operator)
 STEPS = """
@@ -145,6 +145,8 @@ FAULTS = [
     ("(x)  node", "(x)  node r from r r", r"g, line 3: r stands where , is expected"),
     ("@KEY", "@0123456789abcdef", r"line 4: array @0123456789abcdef is not in the \.npz file beside the text"),
     ("  constant", "  %constant", r"g, line 4: '%constant c: float32' is not understood"),
+    ("  y:", r'  "\q":', r'g, line 3: "\\q" is no text in quotes as JSON has it'),
+    ("onnx.Relu<>(x)", "Reshape<shape=(1) (2)>(x)", r"g, line 3: Reshape: has 2 values for 1 fields"),
     ("  y:", "  x:", r"g, line 3: tensor x is defined a second time"),
     ("  y:", "graph h (x) -> (y)\n  y:", r"g, line 3: a second graph begins; keep the one to start from"),
 ]
@@ -253,9 +255,48 @@ def test_command_line(network: Path, tmp_path: Path) -> None:
     for more, sentence in refusals.items():
         refused = run(again + more)
         assert refused.code == 2 and sentence in refused.err, refused.err
+    observer = run(again + " --observer percentile")
+    assert observer.code == 2 and "--start-from: the graph behind fuse is quantized already; leave out --observer" in observer.err
+    missing = run(f"{again} --calib {tmp_path}/none.npz")
+    assert missing.code == 2 and missing.err.startswith(f"{tmp_path}/none.npz: no such file")
+    (tmp_path / "edited.txt").write_text("graph g stage fuse (x) -> (y")
+    edited = run(again.replace("05-fuse", "edited"))
+    assert edited.code == 2 and edited.err.startswith(f"{tmp_path}/edited.txt, line 1: ends early")
     (tmp_path / "constants.npz").unlink()
     refused = run(again)
     assert refused.code == 2 and "is not in the .npz file beside the text" in refused.err
+
+
+def test_dumps_overwrite_no_input(network: Path, tmp_path: Path) -> None:
+    """The edited text, its arrays, calibration data, and a model that has the name of a view."""
+    build_line = f"npu-build {network} --hw edge16 -o {tmp_path}/a.npu --dump-after fuse --dump-dir {tmp_path}"
+    assert run(f"{build_line} --repair none").code == 0
+    start = tmp_path / "05-fuse.txt"
+    start.write_bytes(edited := start.read_bytes() + b"\n")
+    (tmp_path / "start.txt").write_bytes(edited)
+    lines = {
+        f"{build_line} --start-from {start}": f"the dump of fuse {start}: is the same file as --start-from",
+        f"{build_line} --start-from {tmp_path}/start.txt": f"{tmp_path}/constants.npz: is the same file as --start-from",
+        f"{build_line} --calib {tmp_path}/constants.npz": f"{tmp_path}/constants.npz: is the same file as --calib",
+        build_line.replace(str(network), f"{tmp_path}/05-fuse.onnx"): f"{tmp_path}/05-fuse.onnx: is the same file as the model",
+    }
+    for line, sentence in lines.items():
+        refused = run(line)
+        assert refused.code == 2 and sentence in refused.err, refused.err
+    assert run(f"{build_line.replace('after fuse', 'after schedule')} --start-from {start}").code == 0  # has no arrays
+    assert start.read_bytes() == edited
+
+
+def test_a_lack_of_memory_is_not_the_graphs_fault() -> None:
+    start = StageGraph("fuse", Graph("g", (), (), (), {}, {}))
+    for fault in (MemoryError(), ConfigError(["mine.yaml: no such key"]), FileNotFoundError(2, "no such file", "x.npz")):
+        with pytest.raises(type(fault)), blame_start(start):
+            raise fault
+    with (
+        pytest.raises(CompileError, match="--start-from: the graph behind fuse cannot be compiled: KeyError"),
+        blame_start(start),
+    ):
+        raise KeyError("x")
 
 
 def test_the_graph_of_another_model_is_refused(network: Path) -> None:

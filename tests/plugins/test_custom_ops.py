@@ -84,3 +84,10 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no library")
     with pytest.raises(CompileError, match=r"^custom-ops .*: onnxruntime cannot load it: "):
         inference.use_custom_ops([str(file)])
+
+
+def test_a_library_by_two_names_is_one(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(library).parent)
+    inference.use_custom_ops([Path(library).name, library])
+    model = parser.parse_model(MODEL).SerializeToString()
+    inference.open_model(model, inference.session_options(optimized=True))

@@ -269,3 +269,30 @@ def test_an_unknown_domain_names_both_ways_out() -> None:
 
 def test_the_machine_of_the_example_has_the_functions() -> None:
     assert {"sqrt", "reciprocal"} <= load_machine(str(MACHINE)).chip.functions
+
+
+DECLARATIONS = {
+    'PLUGIN = Plugin("p", "1", (SoftClip))': "operators must be a tuple, as (Operator,) with its comma",
+    'PLUGIN = Plugin("p", "1", ())': "has no operators",
+    'PLUGIN = Plugin("p", "1", (SoftClip, SoftClip))': "operator SoftClip of my.org is there twice; leave one out",
+    'PLUGIN = Plugin("p", "1", (SoftClip,), Example(SoftClip(limit=2.0), ()))': "examples must be a tuple, as (Example,)",
+    'PLUGIN = Plugin("p", "1", (SoftClip,), (SoftClip,))': "examples must hold nothing but Example(...)",
+    'PLUGIN = Plugin("p", "1", (SoftClip,), values=None)': "values must be a dict",
+    'PLUGIN = Plugin("p", "1", (SoftClip,), rules=[SoftClip])': "rules must be a dict",
+}
+
+
+@pytest.mark.parametrize("declaration", DECLARATIONS)
+def test_a_declaration_of_another_form_is_refused(declaration: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text(source_of("soft_clip").read_text().partition("PLUGIN =")[0] + declaration)
+    with pytest.raises(CompileError) as refusal:
+        load_plugin(file)
+    assert f"plugin {file}: plug-in p: {DECLARATIONS[declaration]}" in str(refusal.value)
+
+
+def test_a_folder_of_its_name_hides_no_installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rmsnorm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CompileError, match=r"plugin rmsnorm: must be FILE\.py, or a plug-in of an installed package"):
+        load_plugins(["rmsnorm"])

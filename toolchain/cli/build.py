@@ -318,8 +318,8 @@ def build_command(
         machine, (shapes, entries) = _machine(hw, level), shape_sets(shape or (), entry or ())
         values, own_values = values_by_entry(value or (), entries)
         judged, judges = judging_data(judge or (), entries)
+        start = None if start_from is None else read_stage(start_from)
         with as_options():
-            start = None if start_from is None else read_stage(start_from)
             passes = PassOptions(require_optional(skip_pass or ()), verify_passes, start)
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
@@ -332,15 +332,15 @@ def build_command(
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)
-        inputs = _inputs(model, machine, options)
+        inputs = _inputs(model, machine, options, start_from)
         qdq = qdq_files(export_qdq, entries)
         output_files = OutputFiles(
             output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve, epcontext
         )
-        dumps = dump_files(dump_after, dump_dir or Path("dumps"))
+        dumps = StageDumps(dump_files(dump_after, dump_dir or Path("dumps")))
         _require_places(inputs, output_files, dumps)
         context = None if epcontext is None and not epcontext_embed else context_path(output_files, epcontext_embed, options)
-        _build(model, options, output_files, explain, force, StageDumps(dumps), context)
+        _build(model, options, output_files, explain, force, dumps, context)
 
 
 def _machine(hw: str | None, level: str) -> str:
@@ -397,8 +397,10 @@ def context_path(output_files: OutputFiles, embeds: bool, options: BuildOptions)
     return target.resolve().relative_to(folder).as_posix()
 
 
-def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths]:
+def _inputs(model: Path, machine: str, options: BuildOptions, start_from: Path | None) -> dict[str, Paths]:
     """The files that are read, by what names them. Raises CompileError: the model is no file."""
+    from toolchain.passes.stage_file import list_stage_files
+
     input_paths = {**model_inputs(model), **machine_inputs(machine), **data_inputs("--calib", options.calibration)}
     return {
         **input_paths,
@@ -409,12 +411,13 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
         },
         "the file of --eval": options.gate.file,
         "--schedule": options.schedule,
+        "--start-from": None if start_from is None else [str(file) for file in list_stage_files(start_from)],
         PLUGIN: options.plugins,
         CUSTOM_OPS: options.custom_ops,
     }
 
 
-def _require_places(inputs: Mapping[str, Paths], output_files: OutputFiles, dumps: Mapping[str, Path]) -> None:
+def _require_places(inputs: Mapping[str, Paths], output_files: OutputFiles, dumps: StageDumps) -> None:
     """Check that all outputs can be written, and are distinct from the inputs and from each other. Raise CompileError."""
     qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in output_files.qdq.items()}
     single = {"--json": output_files.json_file, "--dump-schedule": output_files.schedule, "--sram-curve": output_files.sram_curve}
@@ -423,7 +426,7 @@ def _require_places(inputs: Mapping[str, Paths], output_files: OutputFiles, dump
     require_writable(outputs, inputs)
     require_new_folder("--image", output_files.image)
     require_new_folder("--error-report", output_files.error_report)
-    require_distinct_files({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
+    require_distinct_files(dumps.places, {**inputs, **outputs})
 
 
 def _require_effect(

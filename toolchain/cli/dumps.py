@@ -88,15 +88,29 @@ class StageDumps:
             self.texts[stage] = self.texts.get(stage, "") + text()
 
     @property
+    def places(self) -> dict[str, Path]:
+        """The files that `contents` may hold, each by what it is."""
+        from toolchain.passes.pipeline import PIPELINE
+
+        texts = {f"the dump of {stage}": file for stage, file in self.files.items()}
+        graphs = self.files.keys() & {"normal", *(one.dump_name for one in PIPELINE)}
+        views = {f"the ONNX view of {stage}": self.files[stage].with_suffix(".onnx") for stage in sorted(graphs)}
+        return {**texts, **views, **({"the arrays of the dumps": self._array_file} if graphs else {})}
+
+    @property
     def contents(self) -> dict[Path, bytes]:
         """The bytes of each file of a stage that was reached: its text, its ONNX view, and the arrays of all texts."""
-        from toolchain.passes.stage_file import ARRAYS
-
         contents = {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
         contents |= {self.files[stage].with_suffix(".onnx"): view for stage, view in self.views.items()}
         if self.arrays:
-            contents[next(iter(self.files.values())).parent / ARRAYS] = array_file(self.arrays)
+            contents[self._array_file] = array_file(self.arrays)
         return contents
+
+    @property
+    def _array_file(self) -> Path:
+        from toolchain.passes.stage_file import ARRAYS
+
+        return next(iter(self.files.values())).parent / ARRAYS
 
     @property
     def folders(self) -> list[Path]:

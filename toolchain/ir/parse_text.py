@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, first_line
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Origin, Quant, TensorType
 from toolchain.ir.states import ChipState, CircularState, StatePair, StatePart
 from toolchain.ir.text import WORD, Arrays, digest
@@ -91,10 +91,16 @@ class _Line:
     def take_name(self) -> str:
         token = self.take()
         if token.kind == "quoted":
-            return json.loads(token.text)
+            return self.unquote(token)
         if token.kind != "word":
             raise self.fault(f"{token.text} is no name; other names stand in double quotes")
         return token.text
+
+    def unquote(self, token: _Token) -> str:
+        try:
+            return json.loads(token.text)
+        except ValueError as error:
+            raise self.fault(f"{token.text} is no text in quotes as JSON has it: {error}") from None
 
     def take_int(self) -> int:
         token = self.take()
@@ -251,7 +257,9 @@ class _Parser:
     def _close(self, line: _Line, part: _Open, shared: dict[str, Any]) -> Any:
         value: Any = tuple(part.items)
         if part.make is not None:
-            value = self._construct(line, part.make, dict(zip(part.names, part.items, strict=True)))
+            if len(part.names) != len(part.items):
+                raise line.fault(f"{part.make.__name__}: has {len(part.items)} values for {len(part.names)} fields")
+            value = self._construct(line, part.make, dict(zip(part.names, part.items)))
         if part.shared is not None:
             shared[part.shared] = value
         return value
@@ -261,14 +269,14 @@ class _Parser:
         hints = get_type_hints(make)
         try:
             return make(**{name: _as_hinted(value, hints.get(name)) for name, value in values.items()})
-        except (TypeError, ValueError, AssertionError) as error:
-            raise line.fault(f"{make.__name__}: {error}") from None
+        except Exception as error:  # whatever the class says of fields that do not fit it
+            raise line.fault(f"{make.__name__}: {first_line(error)}") from None
 
     def _plain(self, line: _Line, token: _Token) -> Any:
         if token.kind == "array":
             return self._array(line, token)
         if token.kind == "quoted":
-            return json.loads(token.text)
+            return line.unquote(token)
         if token.text in _CONSTANTS:
             return _CONSTANTS[token.text]
         if token.kind == "word":

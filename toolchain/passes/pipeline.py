@@ -130,9 +130,11 @@ def begin_at(lowering: Lowering, start: StageGraph) -> Lowering:
         (graph.outputs, lowering.graph.outputs, "outputs"),
     ):
         if ports != own_ports:
-            raise CompileError(f"{kind} of the graph are {', '.join(ports)}, those of the model {', '.join(own_ports)}")
+            raise CompileError(
+                f"--start-from: {kind} of the graph are {', '.join(ports)}, those of the model {', '.join(own_ports)}"
+            )
     if faults := verify(graph):
-        raise CompileError(f"the graph is not sound: {'; '.join(faults)}")
+        raise CompileError(f"--start-from: the graph is not sound: {'; '.join(faults)}")
     selection = lowering.selection
     return replace(
         lowering,

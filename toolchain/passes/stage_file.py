@@ -10,7 +10,7 @@ import numpy as np
 
 from quant.array_files import read_array_headers
 from toolchain.atomic_files import read_limited
-from toolchain.errors import CompileError, ToolchainError
+from toolchain.errors import CompileError, ConfigError, ToolchainError
 from toolchain.input_limits import LISTING_BYTES
 from toolchain.ir.graph import Operator
 from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
@@ -35,6 +35,11 @@ def read_stage(path: Path) -> StageGraph:
     return stage
 
 
+def list_stage_files(path: Path) -> list[Path]:
+    """Return the files that `read_stage` reads."""
+    return [path, path.parent / ARRAYS]
+
+
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         return {}
@@ -43,13 +48,15 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 @contextmanager
 def blame_start(start: StageGraph | None) -> Iterator[None]:
-    """Turn any fault inside into a CompileError that names the edited graph. Without a start, faults pass unchanged."""
+    """Turn faults inside that may come of the edited graph into a CompileError that names it.
+
+    What a user reads as a sentence about other files, data or options passes unchanged, and so does missing memory. Without a
+    start all faults pass.
+    """
     try:
         yield
-    except CompileError as error:
-        if start is None:
-            raise
-        raise CompileError(f"--start-from: {error}") from None
+    except (CompileError, ConfigError, OSError, MemoryError):
+        raise
     except ToolchainError as error:
         if start is None:
             raise
