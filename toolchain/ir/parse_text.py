@@ -303,7 +303,7 @@ class _Parser:
 
     def _find_stored(self, line: _Line, key: str) -> np.ndarray:
         if key not in self.arrays:
-            raise line.fault(f"array @{key} is not in the .npz file beside the text; keep both together, and dump all in one build")
+            raise line.fault(f"array @{key} is not in the .npz file beside the text; dump both in one build")
         if digest(self.arrays[key]) != key:
             raise line.fault(f"array @{key} of the .npz file beside the text is not the one that the text means")
         return self.arrays[key]
