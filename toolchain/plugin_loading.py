@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from quant.suggestion import suggestion
 from quant.users_python import call_user, load_module, locate_fault
@@ -121,7 +124,9 @@ def _find_fault(plugin: Plugin) -> str | None:
     fault = _find_form_fault(plugin)
     if fault is not None:
         return f"plug-in {plugin.name}: {fault}"
-    return next(filter(None, (_find_operator_fault(operator) for operator in plugin.operators)), None)
+    operator_faults = (_find_operator_fault(operator) for operator in plugin.operators)
+    example_faults = (_find_example_fault(index, example, plugin) for index, example in enumerate(plugin.examples))
+    return next(filter(None, chain(operator_faults, example_faults)), None)
 
 
 def _find_form_fault(plugin: Plugin) -> str | None:
@@ -155,6 +160,23 @@ def _find_operator_fault(operator: Any) -> str | None:
         return f"operator {name}: has no method {' and no '.join(missing)}"
     other = find_operator(domain, name)
     return None if other is None else f"operator {name} of {domain}: plug-in {other[0].plugin.name} has it already"
+
+
+def _find_example_fault(index: int, example: Example, plugin: Plugin) -> str | None:
+    if type(example.operator) not in plugin.operators:
+        return f"example {index}: its operator {example.operator!r} is no instance of a class among PLUGIN's operators"
+    if not isinstance(example.inputs, (tuple, list)):
+        return f"example {index}: its inputs must be a tuple, one entry an input, they are {example.inputs!r}"
+    wrong = next((value for value in example.inputs if not _is_example_input(value)), None)
+    if wrong is None:
+        return None
+    return f"example {index}: {wrong!r} among its inputs is no array, no shape and not None; inputs=((1, 8),) is one input"
+
+
+def _is_example_input(value: Any) -> bool:
+    if value is None or isinstance(value, np.ndarray):
+        return True
+    return isinstance(value, (tuple, list)) and all(isinstance(size, int | np.integer) and size > 0 for size in value)
 
 
 def _register(loaded: LoadedPlugin, module: ModuleType) -> LoadedPlugin:

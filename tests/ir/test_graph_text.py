@@ -147,6 +147,12 @@ FAULTS = [
     ("  constant", "  %constant", r"g, line 4: '%constant c: float32' is not understood"),
     ("  y:", r'  "\q":', r'g, line 3: "\\q" is no text in quotes as JSON has it'),
     ("onnx.Relu<>(x)", "Reshape<shape=(1) (2)>(x)", r"g, line 3: Reshape: has 2 values for 1 fields"),
+    (
+        "float32[1, 2]\n",
+        "int8[1, 2] {scale -0.5, zero point 3}\n",
+        r"g, line 2: scale -0.5 is not a finite number above 0",
+    ),
+    ("float32[1, 2]\n", "int8[1, 2] {scale nan, zero point 3}\n", r"g, line 2: scale nan is not a finite number above 0"),
     ("  y:", "  x:", r"g, line 3: tensor x is defined a second time"),
     ("  y:", "graph h (x) -> (y)\n  y:", r"g, line 3: a second graph begins; keep the one to start from"),
 ]

@@ -72,6 +72,14 @@ def test_rmsnorm_is_the_hosts_where_a_function_is_missing() -> None:
     )
 
 
+def test_steps_that_become_one_function_name_their_plugin_too() -> None:
+    model = parser.parse_model(f"{HEADER} g (float[2,16] x) => (float[2,16] y) {{ y = my.org.SoftClip <limit = 2.0> (x) }}")
+    one = built(model, "ws8_pow2", source_of("soft_clip"), (2, 16))
+    assert [reason for _, _, reason in one.container.fallbacks] == [
+        "in steps (plug-in soft_clip), of which Unary: engines.vector.functions has no table"
+    ]
+
+
 def test_one_step_of_the_host_takes_all_steps_with_it(tmp_path: Path) -> None:
     """CumSum has no operator of the chip; the function behind it has."""
     running_sum = 'build.add("CumSum", x, np.array(1, np.int64))'
@@ -176,6 +184,9 @@ FAULTY = {
     "is not frozen": ("@dataclass(frozen=True)", "@dataclass", "operator SoftClip: must be a dataclass with frozen=True"),
     "has a domain of ONNX": ('DOMAIN = "my.org"', 'DOMAIN = ""', "operator SoftClip: needs a DOMAIN of its own, not one of ONNX"),
     "lacks steps": ("def steps(", "def other(", "operator SoftClip: has no method steps"),
+    "example of a class": ("Example(SoftClip(limit=2.0)", "Example(SoftClip", "example 0: its operator <class"),
+    "a shape without a comma": ("((4, 30),)", "((4, 30))", "example 1: 4 among its inputs is no array, no shape and not None"),
+    "one input alone": ("((4, 30),)", "4", "example 1: its inputs must be a tuple, one entry an input, they are 4"),
 }
 
 
@@ -198,6 +209,11 @@ USED = {
     "infer is wrong": ("TensorType(x.shape, x.dtype)", "TensorType((1,), x.dtype)", "infer says that output 'n' is float32[1]"),
     "steps raises": ('"Tanh", build.add(', '"Tanh", build.ad(', "'Steps' object has no attribute 'ad'"),
     "steps returns nothing": ("        return build.add(", "        build.add(", "steps returns None; it must return the name"),
+    "steps reads an unknown name": (
+        '"Tanh", build.add("Mul", x,',
+        '"Tanh", build.add("Mul", "z",',
+        "its step Mul reads 'z', which is",
+    ),
     "steps has no such operator": ('"Tanh"', '"Tanhh"', "Tanhh"),
 }
 

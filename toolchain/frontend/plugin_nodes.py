@@ -62,6 +62,7 @@ class PluginNode:
         unknown = next((r for r in results if r not in step_outputs | build.types.keys() | build.constants.keys()), None)
         if unknown is not None:
             raise self.fault(f"steps returns {unknown!r}, which none of its steps makes")
+        self._check_step_inputs(build)
         name_by_step = dict[str, str]()
         for result, output in zip(map(str, results), node.outputs):
             if output and result in step_outputs and result not in name_by_step:
@@ -80,6 +81,15 @@ class PluginNode:
             for i, (op_type, attributes, inputs, outputs) in enumerate(build.nodes)
         ]
         return Upgraded(nodes, build.constants)
+
+    def _check_step_inputs(self, build: Steps) -> None:
+        """Raise CompileError where a step reads what is neither an input nor a constant nor made by an earlier step."""
+        available = {"", *build.types, *build.constants}
+        for op_type, _, inputs, outputs in build.nodes:
+            unknown = next((name for name in inputs if name not in available), None)
+            if unknown is not None:
+                raise self.fault(f"its step {op_type} reads {unknown!r}, which is no input and no earlier step makes")
+            available.update(outputs)
 
     def check_types(self, step_types: Mapping[str, TensorType], inferred: Mapping[str, TensorType]) -> None:
         """Raise CompileError where the plug-in's rule and its steps give an output of other shapes or types."""
@@ -125,7 +135,9 @@ def _with_attributes(node: OnnxNode, loaded: LoadedPlugin, operator: type[Operat
         kind = typing.get_origin(hints[name]) or hints[name]
         if type(value) is not kind and value is not defaults[name]:
             value_kind = _KINDS.get(type(value), type(value).__name__)
-            raise refuse_node(node, f'its attribute "{name}" is {value_kind}, {node.op.op_type} takes {_KINDS.get(kind, kind)}')
+            raise refuse_node(
+                node, f'its attribute "{name}" is {value_kind}, {node.op.op_type} takes {_KINDS.get(kind, kind.__name__)}'
+            )
     return loaded.call(where, lambda: operator(**values))
 
 

@@ -135,6 +135,8 @@ class _Line:
             scale = float(self.take().text)
         except ValueError:
             raise self.fault("scale is no number") from None
+        if not 0 < scale < float("inf"):
+            raise self.fault(f"scale {scale!r} is not a finite number above 0")
         for text in (",", "zero", "point"):
             self.take(text)
         zero_point = self.take_int()

@@ -123,7 +123,7 @@ def _reasons_of_torn(graph: Graph, fallbacks: Sequence[Fallback], plugin_nodes: 
     for source, plugin in plugin_nodes.items():
         steps = [n.name for n in graph.nodes if source in n.sources]
         first = next((of_host[n] for n in steps if n in of_host and of_host[n].reason not in (IDLE, ASKED_FOR)), None)
-        if first is not None and len(steps) > 1:
+        if first is not None:
             reasons |= dict.fromkeys(steps, f"in steps (plug-in {plugin}), of which {first.op}: {first.reason}")
     return reasons
 

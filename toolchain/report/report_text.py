@@ -230,7 +230,7 @@ def repair_text(report: Mapping[str, Any]) -> str:
         return ""
     title = f"repair ({repair['effort']}), judged on {format_count(repair['held_out'], 'sample')} that no step saw:"
     rows = [
-        (s["step"], _level(s["before_db"]), _level(s["after_db"]), "kept" if s["kept"] else "left out", cut(s["why"], 80))
+        (s["step"], _level(s["before_db"]), _level(s["after_db"]), "kept" if s["kept"] else "left out", s["why"])
         for s in repair["steps"]
     ]
     return f"{title}\n" + table(("step", "before dB", "with it dB", "", "because"), rows, (1, 2))
