@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -141,17 +142,12 @@ def infer_by_run(
 
     The answer is empty where onnxruntime does not run the node.
     """
-    inputs = [helper.make_value_info(n, t) for n, t in input_types.items() if n not in data]
-    outputs = [n for n in node.outputs if n]
-    graph = helper.make_graph(
-        [node_to_proto(node)], "shapes", inputs, [onnx.ValueInfoProto(name=n) for n in outputs], [*data.values()]
-    )
+    feeds = {n: numpy_helper.to_array(data[n]) if n in data else _zeros(t) for n, t in input_types.items()}
     try:
-        session = open_model(model_of(graph, opset).SerializeToString(), session_options(optimized=False))
-        values = session.run(outputs, {v.name: _zeros(v.type) for v in inputs})
+        values = _run_outputs(node, feeds, opset)
     except InferenceError:
         return {}  # the shape stays unknown, which is refused with its own message
-    return {n: _type_of_value(value) for n, value in zip(outputs, values) if isinstance(value, np.ndarray)}
+    return {n: _type_of_value(value) for n, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def _zeros(tensor: onnx.TypeProto) -> np.ndarray:
@@ -240,14 +236,18 @@ def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) ->
 
 def run_node(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
     """Return the values of every named output for these inputs. Raise InferenceError where onnxruntime cannot run the node."""
+    return {name: np.asarray(value) for name, value in _run_outputs(node, constants, opset).items()}
+
+
+def _run_outputs(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, Any]:
+    """Return the named outputs as onnxruntime gives them: arrays, or sequences and maps. Raise InferenceError."""
     names = [n for n in dict.fromkeys(node.inputs) if n]
     outputs = [n for n in node.outputs if n]
     inputs = [onnx.helper.make_value_info(n, type_proto(type_of(constants[n]))) for n in names]
     graph = helper.make_graph([node_to_proto(node)], "fold", inputs, [onnx.ValueInfoProto(name=n) for n in outputs])
     model = model_of(graph, opset)
     session = open_model(model.SerializeToString(), session_options(optimized=False))
-    values = session.run(outputs, {n: constants[n] for n in names})
-    return {name: np.asarray(value) for name, value in zip(outputs, values)}
+    return dict(zip(outputs, session.run(outputs, {n: constants[n] for n in names})))
 
 
 def constant_value(node: OnnxNode) -> np.ndarray:

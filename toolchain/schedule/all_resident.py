@@ -26,13 +26,8 @@ _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until 
 
 def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
     """The plan of least SRAM in which no tensor leaves it; None where the SRAM does not hold all that is live at once."""
-    in_order = AllResidentPlanner(planning)
-    orders = [in_order]
-    other = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
-    if other is not None:
-        orders.append(AllResidentPlanner(replace(planning, nodes=other)))
     best: PlannedRegion | None = None
-    for order in sorted(orders, key=lambda planner: planner.fewest_bytes):
+    for order in sorted(_plan_orders(planning), key=lambda planner: planner.fewest_bytes):
         if best is None or order.fewest_bytes < best.peak_bytes:
             plan = _smallest(order)
             if plan is not None and (best is None or plan.peak_bytes < best.peak_bytes):
@@ -42,12 +37,15 @@ def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
 
 def reorder_layers(planning: RegionInput) -> RegionInput | None:
     """Return the region with its layers in an order of fewer live bytes; None where none is found, and with states."""
+    in_order, *others = _plan_orders(planning)
+    return next((other.planning for other in others if other.fewest_bytes < in_order.fewest_bytes), None)
+
+
+def _plan_orders(planning: RegionInput) -> list[AllResidentPlanner]:
+    """Return a planner of the order of layers as it is, and one of the order that the search finds, if it finds another."""
     in_order = AllResidentPlanner(planning)
     nodes = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
-    if nodes is None:
-        return None
-    reordered = replace(planning, nodes=nodes)
-    return reordered if AllResidentPlanner(reordered).fewest_bytes < in_order.fewest_bytes else None
+    return [in_order] if nodes is None else [in_order, AllResidentPlanner(replace(planning, nodes=nodes))]
 
 
 def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
