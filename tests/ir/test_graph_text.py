@@ -143,6 +143,8 @@ FAULTS = [
     ("float32[1, 2]\n", "float32[1, two]\n", r"g, line 2: two is no whole number"),
     ("node r", "nod r", r"g, line 3: nod stands where node is expected"),
     ("(x)  node", "(x)  node r from r r", r"g, line 3: r stands where , is expected"),
+    ("-> (y)", "-> (y) z", r"g, line 1: z stands behind the end of its statement"),
+    ("float32[1, 2]\n", "float32[1, 2] 3\n", r"g, line 2: 3 stands behind the end of its statement"),
     ("@KEY", "@0123456789abcdef", r"line 4: array @0123456789abcdef is not in the \.npz file beside the text"),
     ("  constant", "  %constant", r"g, line 4: '%constant c: float32' is not understood"),
     ("  y:", r'  "\q":', r'g, line 3: "\\q" is no text in quotes as JSON has it'),
@@ -189,6 +191,14 @@ def test_names_of_any_kind_read_back() -> None:
     nodes = tuple(Node(f"{b} node", OnnxOp("Relu", {"mode": b}), (a, ""), (b,), (a, b)) for a, b in links)
     graph = Graph("a graph", nodes, (used[0],), (used[-1],), types, {})
     assert parse_graph(print_graph(graph), "g", CLASSES, {}).graph.nodes == graph.nodes
+
+
+def test_a_part_that_occurs_twice_reads_back() -> None:
+    part = ((1, 2), (3, "four"))
+    graph = Graph("g", (Node("r", OnnxOp("Relu", {"a": (part, (part, 5))}), ("x",), ("y",)),), ("x",), ("y",), {}, {})
+    text = print_graph(graph)
+    assert "#1=" in text
+    assert parse_graph(text, "g", CLASSES, {}).graph.nodes == graph.nodes
 
 
 def edits(text: str, count: int) -> Iterator[str]:

@@ -83,6 +83,11 @@ class _Line:
         self.next += 1
         return token
 
+    def end(self) -> None:
+        """Raise CompileError where a token is left."""
+        if self.next < len(self.tokens):
+            raise self.fault(f"{self.peek()} stands behind the end of its statement")
+
     def take_if(self, text: str) -> bool:
         matches = self.peek() == text
         self.next += matches
@@ -176,8 +181,7 @@ class _Parser:
             self.states.append(self.take_value(line))
         else:
             self._read_node(line)
-        if line.next < len(line.tokens):
-            raise line.fault(f"{line.peek()} stands behind the end of its statement")
+        line.end()
 
     def _take_typed(self, line: _Line) -> str:
         name = line.take_name()
@@ -354,6 +358,7 @@ def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mappi
     for mark in ("->", "("):
         head.take(mark)
     outputs = head.take_names(")")
+    head.end()
     for line in lines[1:]:
         if line.peek() == "graph" and line.peek(1) not in (":", "=", ","):
             raise line.fault("a second graph begins; keep the one to start from")
