@@ -10,7 +10,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.hw.engines import MacArray
 from toolchain.hw.limits import Pair
+from toolchain.hw.timing import UNLIMITED
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.tiles import get_strided_input, get_window_input
 from toolchain.ops.kit.window import Window
@@ -101,3 +103,35 @@ def test_every_output_sees_its_element(stride: int, pad: int) -> None:
                 places = [i * found.stride - found.pad for i in range(count)]
                 got = [first + found.skip + i * found.element_step if 0 <= i < found.size else None for i in places]
                 assert got == wanted
+
+
+def test_one_output_an_instruction_keeps_the_kernel_together(tmp_path: Path) -> None:
+    """The array sums 576 products of one output in a cycle: all of a 3x3 kernel of 8 channels, or one element of it."""
+    limits = {"max_stride": (1, 1)}
+    edge16 = load_machine("edge16").chip
+    mac = edge16.engines["mac"]
+    assert isinstance(mac, MacArray)
+    timing = mac.timing.model_copy(
+        update={"input_edge_bytes": UNLIMITED, "weight_edge_bytes": UNLIMITED, "fold_cycles": 0, "reduction": ((64, 9),)}
+    )
+    form = {"rows": 1, "columns": 1, "depth": 576, "folds_overlap": True, "timing": timing}
+    array = mac.model_copy(update=form)
+    machine = Machine(
+        edge16.model_copy(
+            update={
+                "engines": {**edge16.engines, "mac": array},
+                "limits": edge16.limits.model_copy(update={"convolution": edge16.limits.convolution.model_copy(update=limits)}),
+            }
+        ),
+        load_machine("edge16").isa,
+    )
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,32,32] x) => (float[N,C,H,W] y)'
+        " { y = Conv<strides=[2,2],pads=[1,1,1,1]>(x, w) }"
+    )
+    weights = np.random.default_rng(3).normal(size=(64, 8, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    built = build(tmp_path / "m.onnx", BuildOptions(machine))
+    one_by_one = 16 * 16 * 64  # cycles: one for each output
+    assert one_by_one <= built.figures["cycles"] < 3 * one_by_one  # 9 times with one kernel element an instruction

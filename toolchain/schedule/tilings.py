@@ -230,7 +230,7 @@ def candidates(layer: Layer) -> Sequence[Candidate]:
 
     Those that cut sums least come first, then those of fewest tiles; tilings of thousands of tiles only where nothing coarser
     exists. Rows of a matrix may be cut anywhere, which leaves so many that every second one is the next of fewest tiles, however
-    it cuts.
+    it cuts. Where some tilings take a kernel in fewer instructions than others, every second one is of those.
     """
     height, width, channels = (1, 1, 1, *layer.output.shape)[-3:]
     counted = [
@@ -238,6 +238,10 @@ def candidates(layer: Layer) -> Sequence[Candidate]:
         for t in layer.tiled.tilings(layer)
     ]
     coarsest = sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
+    parts = {t: layer.tiled.count_kernel_parts(layer, t) for _, t in coarsest if not t.taps}
+    if len(set(parts.values())) > 1:
+        together = sorted(coarsest, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, parts.get(c[1], math.inf), c[0]))
+        return list(dict.fromkeys(chain.from_iterable(zip(coarsest, together))))
     if height > 1 or width == 1:
         return coarsest
     most = max(t.inner for _, t in coarsest)

@@ -24,7 +24,7 @@ from toolchain.ops.kit.array_choice import add_dataflows
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, split_per_sample
-from toolchain.ops.kit.tile import Extent, Tiling, halvings
+from toolchain.ops.kit.tile import Extent, Tiling, ceil_div, halvings
 from toolchain.ops.kit.window import Window
 
 
@@ -87,6 +87,11 @@ class IntegerConvolution(ConvolutionParameters):
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return _lowering(self, layer, tiling).nest(extent)
+
+    def count_kernel_parts(self, layer: Layer, tiling: Tiling) -> int:
+        _, height, width, _ = layer.constants[layer.node.inputs[1]].shape
+        high, wide = self.kernel_part(layer, tiling)
+        return ceil_div(height, high) * ceil_div(width, wide)
 
     def windows(self, layer: Layer, axis: int) -> Windows:
         kernel, at = layer.constants[layer.node.inputs[1]].shape[axis], axis - 1

@@ -16,6 +16,7 @@ from toolchain.ops.kit.array_choice import find_capable_arrays, main_array
 from toolchain.ops.kit.operator import Array, Layer, TiledOp
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.residual import Residual
+from toolchain.ops.kit.tile import Tiling
 
 Pads = tuple[int, int, int, int]
 
@@ -86,6 +87,24 @@ class ConvolutionParameters(TiledOp):
         """Return whether the strides of rows and of columns are beyond the machine's limit."""
         rows, columns = self.limits(layer).max_stride or self.strides
         return self.strides[0] > rows, self.strides[1] > columns
+
+    def exceeds_stride(self, layer: Layer, tiling: Tiling) -> tuple[bool, bool]:
+        """Return whether rows and columns of several outputs are too far apart for one instruction.
+
+        One kernel element at a time then has all inputs, which addresses reach.
+        """
+        rows, columns = self.beyond(layer)
+        return rows and tiling.rows > 1, columns and tiling.columns > 1
+
+    def kernel_part(self, layer: Layer, tiling: Tiling) -> tuple[int, int]:
+        """Return the kernel rows and columns of one instruction."""
+        _, height, width, _ = layer.constants[layer.node.inputs[1]].shape
+        limits, (far_rows, far_columns) = self.limits(layer), self.exceeds_stride(layer, tiling)
+        kernel, dilation = limits.max_kernel or (height, width), limits.max_dilation
+        far = [bool(dilation) and d > most for d, most in zip(self.dilations, dilation or self.dilations)]
+        high = 1 if far[0] or far_rows else min(kernel[0], tiling.taps or kernel[0])
+        wide = 1 if far[1] or far_columns else kernel[1]
+        return min(high, height), min(wide, width)
 
     def widths(self, layer: Layer) -> tuple[int, ...]:
         """Most output columns of an instruction: what the limits say, and of a stride beyond them one besides, for which

@@ -87,23 +87,13 @@ class Lowering:
         _, self.kh, self.kw, _ = layer.constants[self.weights].shape
         self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
-        self.limits = op.limits(layer)
-        # whole rows or columns of outputs at a stride beyond the limit: of one kernel element at a time
-        self.stepped = tuple(far and n > 1 for far, n in zip(op.beyond(layer), (tiling.rows, tiling.columns)))
+        self.stepped = op.exceeds_stride(layer, tiling)
         self.weight_number = layer.chip.weight_types.index(op.weight_type)
-        self.high, self.wide = self._kernel_part()
+        self.high, self.wide = op.kernel_part(layer, tiling)
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
         entry = layer.chip.layout.parameters
         self.parameter_step = entry.alignment_bytes if lie_together(layer.chip, "weights", "parameters") else 0
         self._constants: dict[tuple[Pair, KernelPart, bool], Constants] = {}
-
-    def _kernel_part(self) -> tuple[int, int]:
-        """Kernel rows and columns of one instruction."""
-        kernel, dilation = self.limits.max_kernel or (self.kh, self.kw), self.limits.max_dilation
-        far = [bool(dilation) and d > most for d, most in zip(self.op.dilations, dilation or self.op.dilations)]
-        high = 1 if far[0] or self.stepped[0] else min(kernel[0], self.tiling.taps or kernel[0])
-        wide = 1 if far[1] or self.stepped[1] else kernel[1]
-        return min(high, self.kh), min(wide, self.kw)
 
     def nest(self, extent: Extent | None = None) -> Nest:
         """Return the loop nest.

@@ -171,6 +171,10 @@ class TiledOp(NpuOp):
         `extent`: the part of the output that is made, None: all of it; for operators that have windows.
         """
 
+    def count_kernel_parts(self, layer: Layer, tiling: Tiling) -> int:
+        """Return how many instructions a tile takes for the elements of a window, each adding to the sums of the one before."""
+        return 1
+
     def windows(self, layer: Layer, axis: int) -> Windows | None:
         """Return how rows (axis 1) or columns (axis 2) of an output [1, h, w, c] depend on those of the activations.
 
