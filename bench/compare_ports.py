@@ -6,7 +6,7 @@
 It makes networks and data itself. A line has case and machine, the SQNR of the worst part in dB and the expected cycles.
 A part is an output, or an index of one of its last two axes. Its mean is no signal.
 The samples are others than those of calibration.
-The last column says whether a part below 30 dB is named in a warning.
+The last column says whether a part below 30 dB is named in a warning or a note.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def main() -> None:
 class Comparison:
     """The worst part in dB and the expected cycles, on the chip and by default.
 
-    `is_named`: a warning of the default build names a poor part.
+    `is_named`: a warning or a note of the default build names an output or a part.
     """
 
     decibels: tuple[float, float]
@@ -196,7 +196,8 @@ def compare_case(case: PortCase, machine: str, seed: int, folder: Path) -> Compa
     ]
     on_chip, default = (measure_worst_part(proto, b, others) for b in builds)
     cycles = (builds[0].figures["expected_cycles"], builds[1].figures["expected_cycles"])
-    return Comparison((on_chip, default), cycles, any(" dB" in w and "against float" in w for w in builds[1].warnings))
+    lines = (*builds[1].warnings, *builds[1].notes)
+    return Comparison((on_chip, default), cycles, any(" dB" in line and "against float" in line for line in lines))
 
 
 if __name__ == "__main__":

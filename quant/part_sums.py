@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ class TensorSlice:
     `peak`: largest value of float's.
     `sqnr_db`: SQNR over all samples.
     `varying_db`: the same where each index's mean is no signal; None where that is not known, or nothing varies.
+    `worst_db`: the least of an index, of what varies where that is known; of which index: `worst`.
+    `values`: of each index, over all samples.
+    `is_all`: it has all indices of the axis.
     """
 
     axis: int
@@ -39,6 +42,10 @@ class TensorSlice:
     peak: float
     sqnr_db: float
     varying_db: float | None
+    worst_db: float = math.inf
+    worst: int = 0
+    values: int = 0
+    is_all: bool = False
 
     def label(self, name: str) -> str:
         """Return the part as Python writes it: y[:, 0:2], y[:, :, [3, 5]]."""
@@ -137,17 +144,34 @@ class PartSums:
         _, axis, groups = max(splits, key=lambda split: split[:2])
         return [self._slice(-axis, group, groups[0], means) for group in groups]
 
-    def find_weak_slice(self, level_db: float) -> TensorSlice | None:
-        """Return the indices below a level of SQNR, of the axis on which they lose most; None where no index with enough values
-        is below."""
+    def list_weak_slices(self, level_db: float, means: PartSums | None = None) -> list[TensorSlice]:
+        """Return the indices below a level of each axis that has such, the axis with the worst index first.
+
+        `means`: as of `slices`. An index takes as many values as there.
+        """
         weak_slices = []
         for axis, sums in self._axes.items():
-            if self._count / len(sums.signal) < MANY_VALUES:
+            if self._count / len(sums.signal) < (FEW_VALUES if len(sums.signal) <= SHORT_AXIS else MANY_VALUES):
                 continue
-            weak = np.flatnonzero((sums.signal > 0) & (sums.signal < sums.noise * 10 ** (level_db / 10)))
-            if len(weak) > 0:
-                weak_slices.append(self._slice(axis, [int(i) for i in weak], [int(sums.signal.argmax())], None))
-        return min(weak_slices, key=lambda part: part.sqnr_db, default=None)
+            levels = self._measure_indices(axis, means)
+            weak = [int(i) for i in np.flatnonzero(levels < level_db)]
+            if weak:
+                worst = min(weak, key=lambda i: levels[i])
+                part = self._slice(axis, weak, [int(sums.signal.argmax())], means)
+                each, is_all = self._count // len(levels), len(weak) == len(levels)
+                weak_slices.append(replace(part, worst_db=float(levels[worst]), worst=worst, values=each, is_all=is_all))
+        return sorted(weak_slices, key=lambda part: part.worst_db)
+
+    def _measure_indices(self, axis: int, means: PartSums | None) -> Array:
+        """Return dB of each index of an axis: float64[n], inf without noise and without signal."""
+        sums = self._axes[axis]
+        signal = sums.signal
+        if means is not None:
+            energy = self._list_varying(axis, means, slice(None))
+            signal = np.where(energy > sums.signal / 2.0**32, np.minimum(energy, sums.signal), sums.signal)
+        judged = (signal > 0) & (sums.noise > 0)
+        ratio = np.where(judged, signal, 1.0) / np.where(judged, sums.noise, 1.0)
+        return np.where(judged, 10 * np.log10(np.maximum(ratio, 1e-30)), np.inf)
 
     def _slice(self, axis: int, indices: list[int], largest: list[int], means: PartSums | None) -> TensorSlice:
         sums, each = self._axes[axis], self._count / len(self._axes[axis].signal)
@@ -178,13 +202,16 @@ class PartSums:
 
     def _varying(self, axis: int, means: PartSums, indices: list[int]) -> float | None:
         """Return the energy about the means of `means`; None where 16 bits for all values of these indices would not hold it."""
+        power = self._axes[axis].signal[indices].sum()
+        varying = float(np.maximum(self._list_varying(axis, means, indices), 0).sum())
+        return varying if varying > power / 2.0**32 else None
+
+    def _list_varying(self, axis: int, means: PartSums, indices: list[int] | slice) -> Array:
+        """Return the energy of each index about its mean in `means`, below 0 by rounding."""
         sums, others = self._axes[axis], means._axes[axis]
         each, of_means = self._count / len(sums.signal), means._count / len(sums.signal)
         mean = others.total[indices] / of_means
-        energy = sums.signal[indices] - 2 * mean * sums.total[indices] + each * mean**2
-        power = sums.signal[indices].sum()
-        varying = float(np.maximum(energy, 0).sum())
-        return varying if varying > power / 2.0**32 else None
+        return sums.signal[indices] - 2 * mean * sums.total[indices] + each * mean**2
 
 
 def _sum_by_axis(reference: Array, got: Array) -> dict[int, _AxisSums]:

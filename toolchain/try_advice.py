@@ -116,7 +116,7 @@ class AdviceTrials:
             (x,), y = real.run(sample), session.run_detailed(sample).outputs[output.tensor]
             error.update(x, y)
             parts.update(x, y)
-        return min([error.sqnr_db, *(parts.sqnr_db(part) for part in output.slices)])
+        return min([error.sqnr_db, *(parts.sqnr_db(part) for part in (*output.slices, *output.weak))])
 
     def _apply(self, advice: Advice) -> tuple[Network, Quantization]:
         """Raises CompileError."""

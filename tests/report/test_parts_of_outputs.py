@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from quant.part_sums import PartSums
 from toolchain.api import Build, BuildOptions, build
-from toolchain.report.fidelity import FidelityPart, ScoreAgreement
+from toolchain.report.fidelity import LOW_DB, FidelityPart, ScoreAgreement
 from toolchain.report.fidelity_text import fidelity_text
 from toolchain.report.gate import Gate
 from toolchain.report.part_verdicts import judge_parts, output_lines
@@ -129,6 +129,58 @@ def test_rows_of_one_size_are_one_part() -> None:
     for _ in range(8):
         x = rng.standard_normal((1, 1000))
         sums.update(x, x)
-    assert sums.slices() == [] and sums.find_weak_slice(10.0) is None
+    assert sums.slices() == [] and sums.list_weak_slices(10.0) == []
     sums.update(np.where(np.arange(1000) == 7, 1e-3, 1.0)[None], np.ones((1, 1000)))
     assert sums.slices() == []
+
+
+def measure(error: np.ndarray, unit: np.ndarray | float = 1.0, samples: int = 16) -> FidelityPart:
+    """Return the part that an output [1, 8] is, of normal values of a unit and errors of a size."""
+    rng, sums = np.random.default_rng(0), PartSums()
+    for _ in range(samples):
+        x = unit * rng.standard_normal((1, 8))
+        sums.update(x, x + error * rng.standard_normal((1, 8)))
+    level = -10 * np.log10(np.mean(np.broadcast_to(error, 8) ** 2))
+    weak = tuple(sums.list_weak_slices(LOW_DB, sums))
+    return FidelityPart("y", level, 1.0, 1.0, 0.0, tensor="y", outputs=("y",), weak=weak)
+
+
+def test_an_output_is_named_with_its_indices_below_30_db() -> None:
+    part = measure(np.array([1e-2] * 5 + [0.04, 0.04, 0.04]))
+    ((verdict, sentence),) = output_lines(judge_parts([part], [], (), ()))
+    assert not verdict.warns and sentence == "output y: SQNR 31.8 dB against float"
+    assert verdict.low_text.startswith("; below 30 dB: y[:, 5:8] (at least 2") and ", at " in verdict.low_text
+    assert list(output_lines(judge_parts([measure(np.full(8, 1e-2))], [], (), ()))) == []
+
+
+def test_an_index_that_a_good_output_hides_is_a_warning() -> None:
+    error = np.array([1e-4] * 7 + [0.3])
+    ((verdict, _),) = output_lines(judge_parts([replace(measure(error), sqnr_db=40.0)], [], (), ()))
+    assert verdict.warns and not verdict.poor and "y[:, 7] (" in verdict.low_text
+    few = replace(measure(error, samples=8), sqnr_db=40.0)
+    ((verdict, _),) = output_lines(judge_parts([few], [], (), ()))
+    assert not verdict.warns  # of 8 values one in a hundred stands so low by chance
+
+
+def test_indices_of_scores_that_find_nothing_are_not_named() -> None:
+    part = replace(measure(np.full(8, 0.3)), sqnr_db=15.0, peak=0.1, scores=ScoreAgreement())
+    assert list(output_lines(judge_parts([part], [], (), ()))) == []
+
+
+def test_an_index_far_from_zero_is_judged_by_what_varies() -> None:
+    rng, sums = np.random.default_rng(0), PartSums()
+    for _ in range(16):
+        x = np.array([[300.0, 0.0]]) + rng.standard_normal((1, 2))
+        sums.update(x, x + 0.1 * rng.standard_normal((1, 2)))
+    assert [weak.indices for weak in sums.list_weak_slices(30.0)] == [(1,)]
+    assert [weak.indices for weak in sums.list_weak_slices(30.0, sums)] == [(0, 1)]
+
+
+@pytest.mark.parametrize(("unit", "warns"), [(0.3, False), (0.1, True)])
+def test_a_build_names_channels_that_are_low(unit: float, warns: bool, tmp_path: Path) -> None:
+    weights = np.diag([1.0, 1.0, unit, unit]).reshape(4, 4, 1, 1)
+    built = build(tmp_path / "m.onnx", save(tmp_path, "(float[1,4,8,8] y) { y = Conv(x, w) }", {"x": 4.5, "y": 5.0}, w=weights))
+    warnings, notes = lines_of(built)
+    assert built.figures["outputs"][0]["sqnr_db"] > 30 and not built.figures["outputs"][0]["poor"]
+    (line,) = warnings + notes
+    assert bool(warnings) is warns and line.startswith("output y: SQNR 3") and "; below 30 dB: y[:, 2:4, :, :] (at least " in line

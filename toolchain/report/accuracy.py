@@ -125,17 +125,17 @@ def evaluate_accuracy(
         "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
     }
     layers = () if worst is None else worst.layers if errors is None else errors.findings
-    lines = [(v, _with_blame(v, sentence, trials, layers)) for v, sentence in output_lines(verdicts)]
+    lines = [(v, _with_blame(v, sentence, trials, layers) + v.low_text) for v, sentence in output_lines(verdicts)]
     figures["worst_layers"] = [] if worst is None else [trials.with_tried(w).as_json() for w in worst.layers]
     if errors is not None:
         errors = replace(errors, findings=tuple(map(trials.with_tried, errors.findings)))
     layer_warnings = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
     return AccuracyResult(
         figures,
-        (*(line for v, line in lines if v.poor), *layer_warnings),
+        (*(line for v, line in lines if v.warns), *layer_warnings),
         tuple(failures(blamed, score, findings[0] if findings else None)),
         errors,
-        tuple(line for v, line in lines if not v.poor),
+        tuple(line for v, line in lines if not v.warns),
     )
 
 
@@ -154,9 +154,9 @@ def _judge(measured: Fidelities, graph: Graph, worst: Worst) -> list[PartVerdict
 def _with_blame(verdict: PartVerdict, sentence: str, trials: _Trials, findings: Sequence[LayerError]) -> str:
     """Return the sentence on an output with the layer to blame for its poor part, and the remedies that were tried. A part of
     unlike size has no such layer: its output's one scale is too coarse for it."""
-    if not verdict.poor:
+    if not verdict.warns:
         return sentence
-    to_blame = trials.blame(verdict.part, () if verdict.kind == "part" else findings)
+    to_blame = trials.blame(verdict.part, findings if verdict.poor and verdict.kind != "part" else ())
     if verdict.kind == "part":
         sentence += f"; its values are {verdict.part.size_ratio:.3g} times smaller than others of {verdict.part.tensor}"
     if to_blame is not None:

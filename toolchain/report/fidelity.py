@@ -30,6 +30,7 @@ UNSCALED: Factors = MappingProxyType({})
 
 FEWEST_FOR_MEANS = 8  # docs/accuracy.md: samples from which on a channel's mean is known well enough to be no signal
 QUIET = 100.0  # docs/accuracy.md: times the energy of a sample is less than the mean: it is no sample to be judged alone
+LOW_DB = 30.0  # docs/accuracy.md: a part below it is named
 SCORE_LEVELS = (0.25, 0.5)  # a score that never passes the first has found nothing
 SAME_SCORES = (
     0.9  # docs/accuracy.md: F1 of scores above these levels: the rest of the error is that of small scores, which nobody reads
@@ -63,7 +64,7 @@ class FidelityPart(Fidelity):
     `varying_db`: SQNR where the mean of each channel is no signal, None where that is not known or nothing varies.
     `worst_sample_db`: the least SQNR of a sample, quiet ones left out.
     `slices`: parts of unlike size.
-    `weak`: indices of an axis below POOR_SQNR_DB, of any size.
+    `weak`: indices of each axis below LOW_DB, of any size, the axis with the worst first.
     `peak`: the largest value of float's.
     `scores`: agreement of scores, None where the tensor holds something else.
     `size_ratio`: of a slice, times the largest one's rms is larger.
@@ -75,7 +76,7 @@ class FidelityPart(Fidelity):
     varying_db: float | None = None
     worst_sample_db: float = math.inf
     slices: tuple[TensorSlice, ...] = ()
-    weak: TensorSlice | None = None
+    weak: tuple[TensorSlice, ...] = ()
     peak: float = math.inf
     scores: ScoreAgreement | None = None
     size_ratio: float = 1.0
@@ -101,10 +102,10 @@ class FidelityPart(Fidelity):
         parts = [self._slice(s) for s in self.slices]
         return [part for part in parts if not part.holds_nothing]
 
-    def find_weak_slice(self) -> FidelityPart | None:
-        """Return the indices of one axis that are far from float, whatever their size."""
-        part = None if self.weak is None else self._slice(self.weak)
-        return None if part is None or part.holds_nothing else part
+    def list_weak_slices(self) -> list[TensorSlice]:
+        """Return the indices that are far from float, whatever their size. Those that hold scores of what is not there are left
+        out."""
+        return [part for part in self.weak if not self._slice(part).holds_nothing]
 
     def _slice(self, part: TensorSlice) -> FidelityPart:
         return FidelityPart(
@@ -206,7 +207,7 @@ class _TensorSums:
             varying_db=None if means is None else self.parts.varying_db(means),
             worst_sample_db=self.worst_sample_db,
             slices=tuple(self.parts.slices(means)),
-            weak=self.parts.find_weak_slice(POOR_SQNR_DB),
+            weak=tuple(self.parts.list_weak_slices(LOW_DB, means)),
             peak=self.parts.peak,
             scores=self._scores,
         )
@@ -275,10 +276,8 @@ class Measured:
         return [parts.sqnr_db(chosen) for parts in sums.each_parts]
 
     def may_hide_in_means(self) -> bool:
-        """Return whether an output or an operand is poor where the means of these few samples are no signal."""
-        sums = [s for s in (*self._output_sums.values(), *self._part.values()) if s.parts.updates]
-        parts = [part for s in sums for part in _with_slices(s.part("", "", None, (), s.parts))]
-        return any(part.judged_db < POOR_SQNR_DB <= part.sqnr_db for part in parts)
+        """Return whether something is far from float only where the means of these few samples are no signal."""
+        return any(_hides_in_means(s) for s in (*self._output_sums.values(), *self._part.values()) if s.parts.updates)
 
     @property
     def sample_levels(self) -> list[float]:
@@ -359,8 +358,15 @@ def list_output_operands(
     return operands
 
 
-def _with_slices(part: FidelityPart) -> list[FidelityPart]:
-    return [part, *part.list_slices()]
+def _hides_in_means(sums: _TensorSums) -> bool:
+    part, varying = (sums.part("", "", None, (), means) for means in (None, sums.parts))
+    if any(p.judged_db < POOR_SQNR_DB <= p.sqnr_db for p in (varying, *varying.list_slices())):
+        return True
+    return varying.judged_db < LOW_DB <= part.judged_db or _list_indices(varying) != _list_indices(part)
+
+
+def _list_indices(part: FidelityPart) -> list[tuple[int, tuple[int, ...]]]:
+    return [(weak.axis, weak.indices) for weak in part.list_weak_slices()]
 
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[OutputOperand]]) -> list[_Operand]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quant.fidelity import POOR_COSINE, POOR_SQNR_DB
-from toolchain.report.fidelity import SCORE_LEVELS, FidelityPart
+from toolchain.report.fidelity import LOW_DB, SCORE_LEVELS, FidelityPart
 from toolchain.report.merge_steps import and_more, group_rows
 
 LOST_SIZE = 32.0  # docs/accuracy.md: so many times smaller an rms has 10 dB of codes of 8 bits for 4 times the larger
-OF_LIKE_SIZE = "its values are not so much smaller than the others that one scale is too coarse for them"
+HIDDEN_DB, HIDDEN_BELOW_DB = 20.0, 10.0  # docs/accuracy.md: of an index, and below the figure of its output
+UNLIKE_DB = 6.0  # docs/accuracy.md: an index that is so far below its output is named although all others are low
+HIDDEN_VALUES = 12  # docs/accuracy.md: of an index: fewer may stand so far below by chance
 LOST_SAMPLE_DB = 0.0  # docs/accuracy.md: zeros would be as near to float
 
 
@@ -21,20 +23,34 @@ class PartVerdict:
 
     `kind`: what the part is to its output.
     `poor`: it matters; else `why` says what was seen instead.
+    `hides`: an index is far below the figure of the output.
+    `low`: names the indices of the output that are below LOW_DB.
     """
 
     part: FidelityPart
     kind: str
     poor: bool
     why: str = ""
+    hides: bool = False
+    low: str = ""
+
+    @property
+    def low_text(self) -> str:
+        """Return the end of a sentence on the output, empty where no index of it is low."""
+        return f"; below {LOW_DB:.0f} dB: {self.low}" if self.low else ""
+
+    @property
+    def warns(self) -> bool:
+        """Return whether this is a warning, and no note."""
+        return self.poor or self.hides
 
     def describe(self) -> str:
         """Return name and figures."""
         part, figures = self.part, [f"SQNR {_level(self.part.sqnr_db)} dB"]
         figures += [f"cosine {part.cosine:.4f}"] if part.cosine < POOR_COSINE else []
-        if part.judged_db < min(part.sqnr_db, POOR_SQNR_DB):
+        if part.judged_db < min(part.sqnr_db, LOW_DB):
             figures.append(f"{_level(part.judged_db)} dB of what varies")
-        if part.worst_sample_db < min(part.sqnr_db, POOR_SQNR_DB):
+        if part.worst_sample_db < min(part.sqnr_db, POOR_SQNR_DB) or part.worst_sample_db < LOW_DB <= part.judged_db:
             figures.append(f"{_level(part.worst_sample_db)} dB in the worst sample")
         return f"{self.kind} {part.name}: {', '.join(figures)} against float"
 
@@ -49,11 +65,32 @@ def judge_parts(
     """
     slices = [s for part in outputs for s in part.list_slices()]
     kinds = (("output", outputs), ("concat operand", operands), ("part", slices))
-    verdicts = [_judge(part, kind, lost, silent) for kind, parts in kinds for part in parts]
-    weak_slices = [(part.name, part.find_weak_slice()) for part in outputs]
-    judged = {name for v in verdicts if v is not None for name in v.part.outputs}
-    weak = [PartVerdict(s, "part", False, OF_LIKE_SIZE) for name, s in weak_slices if s is not None and name not in judged]
-    return [*(v for v in verdicts if v is not None), *weak]
+    judged = [v for kind, parts in kinds for part in parts if (v := _judge(part, kind, lost, silent)) is not None]
+    low = {part.name: _format_low(part) for part in outputs if not _find_harmless(part, silent)}
+    verdicts = [replace(v, low=next((low[n] for n in v.part.outputs if n in low), "")) for v in judged]
+    named = {name for v in judged for name in v.part.outputs}
+    others = [part for part in outputs if part.name in low and part.name not in named]
+    others = [part for part in others if min(part.judged_db, part.worst_sample_db) < LOW_DB or low[part.name]]
+    return [*verdicts, *(_judge_low(part, low[part.name]) for part in others)]
+
+
+def _judge_low(part: FidelityPart, low: str) -> PartVerdict:
+    """Return the verdict on an output that is low alone, or has indices that are."""
+    least = min(HIDDEN_DB, part.judged_db - HIDDEN_BELOW_DB)
+    hides = any(weak.worst_db < least and weak.values >= HIDDEN_VALUES for weak in part.list_weak_slices())
+    return PartVerdict(part, "output", False, hides=hides, low=low)
+
+
+def _format_low(part: FidelityPart) -> str:
+    """Return the indices below LOW_DB of the axis that has the worst, and of the next such axis. All of an axis say no more than
+    the output's figure, unless one is far below it."""
+    named, slices = [], part.list_weak_slices()
+    for weak in [s for s in slices if not s.is_all or s.worst_db < part.judged_db - UNLIKE_DB][:2]:
+        least = (
+            f"at least {_level(weak.worst_db)} dB, at {weak.worst}" if len(weak.indices) > 1 else f"{_level(weak.worst_db)} dB"
+        )
+        named.append(f"{weak.label(part.name)} ({least})")
+    return ", ".join(named)
 
 
 def _judge(part: FidelityPart, kind: str, lost: Collection[str], silent: Collection[str]) -> PartVerdict | None:
@@ -88,13 +125,13 @@ def _find_harmless(part: FidelityPart, silent: Collection[str]) -> str:
 
 
 def output_lines(verdicts: Sequence[PartVerdict]) -> Iterator[tuple[PartVerdict, str]]:
-    """Yield the worst verdict for each output, poor ones first, with a sentence that names the others; one for each output."""
+    """Yield the worst verdict for each output, warnings first, with a sentence that names the others; one for each output."""
     visited = set[str]()
     outputs = dict.fromkeys(name for v in verdicts for name in v.part.outputs)
     for output in outputs:
         mine = [v for v in verdicts if output in v.part.outputs and v.part.name not in visited]
-        level = [v for v in mine if v.poor] or mine
-        if not level or (not level[0].poor and any(v.poor for v in verdicts if output in v.part.outputs)):
+        level = [v for v in mine if v.warns] or mine
+        if not level or (not level[0].warns and any(v.warns for v in verdicts if output in v.part.outputs)):
             continue
         visited.update(v.part.name for v in mine)
         worst = min(level, key=lambda v: (v.kind == "part", v.part.judged_db))
