@@ -10,7 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolchain.cli import exit_on_interrupt
-from toolchain.cli.application import Version, application, as_options, report_errors, require_folder, require_writable, say, warn
+from toolchain.cli.application import (
+    CUSTOM_OPS,
+    CUSTOM_OPS_FORM,
+    CUSTOM_OPS_HELP,
+    PLUGIN,
+    PLUGIN_FORM,
+    PLUGIN_HELP,
+    Version,
+    application,
+    as_options,
+    load_plugin_option,
+    report_errors,
+    require_folder,
+    require_writable,
+    say,
+    use_custom_ops_option,
+    warn,
+)
 from toolchain.cli.progress import make_progress_bar
 from toolchain.errors import CompileError, format_count
 
@@ -42,6 +59,10 @@ def sweep_command(
     store: Annotated[
         Path | None,
         typer.Option(help="The file of results, which are not built again. Default: SWEEP.store.", rich_help_panel=RUN),
+    ] = None,
+    plugins: Annotated[list[str] | None, typer.Option(PLUGIN, metavar=PLUGIN_FORM, help=PLUGIN_HELP, rich_help_panel=RUN)] = None,
+    custom_ops: Annotated[
+        list[str] | None, typer.Option(CUSTOM_OPS, metavar=CUSTOM_OPS_FORM, help=CUSTOM_OPS_HELP, rich_help_panel=RUN)
     ] = None,
     objectives: Annotated[
         str | None,
@@ -88,7 +109,10 @@ def sweep_command(
         if report is not None:
             _print_report(store_path, report)
             return
-        description = read_sweep(sweep)
+        with exit_on_interrupt():
+            load_plugin_option(plugins)
+            use_custom_ops_option(custom_ops)
+            description = read_sweep(sweep, plugins or (), custom_ops or ())
         require_writable({"--store": store_path}, {"the sweep": sweep})
         require_folder("--output", folder)
         with exit_on_interrupt():

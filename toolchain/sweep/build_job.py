@@ -10,6 +10,7 @@ from toolchain.errors import InternalError, ToolchainError, first_line, format_c
 from toolchain.sweep.metrics import Metrics, collect_sweep_metrics
 from toolchain.sweep.points import Job
 from toolchain.sweep.sweep_file import list_changes
+from toolchain.sweep.tell_keys import tell_keys
 
 Status = Literal["built", "refused", "bug", "time", "memory", "died"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -38,7 +39,7 @@ def build_job(job: Job) -> Result:
         if is_out_of_memory(fault):
             return out_of_memory_result(job)
         if isinstance(fault, ToolchainError):
-            return Result("refused", first_line(fault), report=str(fault))
+            return Result("refused", tell_keys(first_line(fault)), report=tell_keys(str(fault)))
         kind = "" if isinstance(fault, InternalError) else f"{type(fault).__name__}: "
         return Result("bug", f"{kind}{first_line(fault)}", report=traceback.format_exc())
 
@@ -61,11 +62,16 @@ def _build(job: Job) -> Result:
 
 
 def build_options(job: Job) -> Any:
-    """Return the BuildOptions of a point. Raises CompileError and ConfigError."""
+    """Load the plug-ins of a point, which its machine may need, and return its BuildOptions.
+
+    Raises CompileError and ConfigError.
+    """
     from toolchain.api import BuildOptions
     from toolchain.isa import load_machine
+    from toolchain.plugin_loading import load_plugins
     from toolchain.schedule.goals import BALANCED
 
+    load_plugins(job.plugins)
     options, network = dict(job.options), job.network
     default = BALANCED  # as of npu-build
     objective, budget = options.pop("optimize", default.objective), options.pop("sram_budget", None)
@@ -80,5 +86,6 @@ def build_options(job: Job) -> Any:
         types=tuple(network["types"]),
         host_nodes=tuple(network["host_nodes"]),
         goal=goal,
+        custom_ops=job.custom_ops,
         **options,
     )

@@ -40,6 +40,7 @@ class Job:
     """All that a worker needs to build one point.
 
     `key`: content hash of the build. `code`: digest of the toolchain. `files`: digest of each file that the build reads.
+    `plugins`, `custom_ops`: files.
     """
 
     key: str
@@ -51,6 +52,8 @@ class Job:
     files: Mapping[str, str]
     seconds: float | None = None
     memory_bytes: int | None = None
+    plugins: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()
 
     @property
     def limits(self) -> tuple[float | None, int | None]:
@@ -98,8 +101,10 @@ class JobMaker:
         network, network_files, contents = self._network(point.network)
         data, table, machine_digests = self._machine(point.machine)
         changes, options = dict(point.keys), dict(point.options)
+        operator_files = {file: self._digest(Path(file)) for file in (*self.sweep.plugins, *self.sweep.custom_ops)}
         described = change_keys(data, list_changes(changes))
-        text = json.dumps([RESULT_FORMAT, self.code, described, table, contents, options], sort_keys=True, default=str)
+        described_build = [RESULT_FORMAT, self.code, described, table, contents, options, sorted(operator_files.values())]
+        text = json.dumps(described_build, sort_keys=True, default=str)
         return Job(
             hashlib.sha256(text.encode()).hexdigest(),
             self.code,
@@ -107,9 +112,11 @@ class JobMaker:
             changes,
             network,
             options,
-            {**network_files, **machine_digests},
+            {**network_files, **machine_digests, **operator_files},
             self.sweep.limits.seconds,
             self.sweep.limits.memory,
+            self.sweep.plugins,
+            self.sweep.custom_ops,
         )
 
     def _network(self, name: str) -> tuple[dict[str, Any], dict[str, str], list[Any]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from toolchain.errors import NO_FILE, ConfigError
+from toolchain.errors import NO_FILE, CompileError, ConfigError
 from toolchain.hw import Changes, Chip, KeyPath, Section, Source, is_shipped, read_yaml, render_path, suggest, validate
 from toolchain.hw.quantities import Bytes
+from toolchain.inference import use_custom_ops
 from toolchain.isa import load_machine
+from toolchain.plugin_loading import load_plugins
 
 
 def _as_list(value: Any) -> Any:
@@ -70,36 +72,59 @@ class LimitSection(Section):
 
 
 class SweepSection(Section):
-    """A sweep file as written."""
+    """A sweep file as written. `plugins`: files, or names of installed plug-ins. `custom_ops`: libraries of onnxruntime."""
 
     networks: Annotated[Mapping[Name, NetworkSection], Field(min_length=1)]
     machines: Annotated[Mapping[Name, MachineSection], Field(min_length=1)]
     options: OptionSection = OptionSection()
+    plugins: Axis[str] = ()
+    custom_ops: Axis[str] = ()
     limits: LimitSection = LimitSection()
 
 
 class Sweep(Section):
-    """A sweep with the paths of its files resolved. `machine_axes`: by machine, the paths of keys and the values of each axis."""
+    """A sweep with the paths of its files resolved.
+
+    `axes`: the values of each option.
+    `plugins`, `custom_ops`: files, which every build takes.
+    """
 
     networks: Mapping[str, NetworkSection]
     machines: Mapping[str, MachineSection]
     axes: Mapping[str, tuple[Any, ...]]
     limits: LimitSection
+    plugins: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()
 
 
-def read_sweep(file: Path) -> Sweep:
-    """Read a sweep file and check the keys that its machines change. Raises ConfigError with every fault of the file."""
+def read_sweep(file: Path, plugins: Sequence[str] = (), custom_ops: Sequence[str] = ()) -> Sweep:
+    """Read a sweep file, load its plug-ins and libraries, and check the keys that its machines change.
+
+    `plugins`, `custom_ops`: further ones; their paths are not relative to the sweep file.
+    Raises ConfigError with every fault of the file, CompileError for a further one.
+    """
     source = read_yaml(file, str(file), doubles=True)
     section, faults = validate(SweepSection, source)
     if section is None:
         raise ConfigError(faults)
+    file_plugins = [_locate_plugin(name, file.parent) for name in section.plugins]
+    file_libraries = [str(file.parent / name) for name in section.custom_ops]
+    plugin_files = [*_load_each("plugins", file_plugins, source, _load_plugin), *map(_load_plugin, plugins)]
+    libraries = [*_load_each("custom_ops", file_libraries, source, _load_library), *map(_load_library, custom_ops)]
     machines = {name: _locate_machine(machine, file.parent) for name, machine in section.machines.items()}
     networks = {name: _locate_network(network, file.parent) for name, network in section.networks.items()}
     faults = [fault for name, network in networks.items() for fault in _file_faults(name, network, source)]
     faults += [fault for name, machine in machines.items() for fault in _key_faults(name, machine, source)]
     if faults:
         raise ConfigError(faults)
-    return Sweep(networks=networks, machines=machines, axes=section.options.axes, limits=section.limits)
+    return Sweep(
+        networks=networks,
+        machines=machines,
+        axes=section.options.axes,
+        limits=section.limits,
+        plugins=tuple(dict.fromkeys(plugin_files)),
+        custom_ops=tuple(dict.fromkeys(libraries)),
+    )
 
 
 def key_paths(key: str) -> list[KeyPath]:
@@ -110,6 +135,37 @@ def key_paths(key: str) -> list[KeyPath]:
 def list_changes(keys: Mapping[str, Any]) -> Changes:
     """Return the changes that the keys of one point make in the machine's file."""
     return [(path, value) for key, value in keys.items() for path in key_paths(key)]
+
+
+def _locate_plugin(name: str, folder: Path) -> str:
+    """Return the path of a plug-in's file; the name of an installed plug-in stays."""
+    is_file = Path(name).suffix == ".py" or (folder / name).is_file()
+    return str(folder / name) if is_file else name
+
+
+def _load_each(key: str, names: Sequence[str], source: Source, load: Callable[[str], str]) -> list[str]:
+    """Load the files or names of one key of the sweep and return the files. Raise ConfigError with every fault."""
+    files, faults = list[str](), list[str]()
+    for index, name in enumerate(names):
+        try:
+            files.append(load(name))
+        except CompileError as fault:
+            faults.append(source.fault((key, index), str(fault)))
+    if faults:
+        raise ConfigError(faults)
+    return files
+
+
+def _load_plugin(name: str) -> str:
+    """Load a plug-in, which the machines of the sweep may need, and return its file."""
+    (loaded,) = load_plugins([name])
+    return str(loaded.file.resolve())
+
+
+def _load_library(name: str) -> str:
+    """Let onnxruntime load a library of custom operators, and return its file."""
+    use_custom_ops([name])
+    return str(Path(name).resolve())
 
 
 def _locate_machine(machine: MachineSection, folder: Path) -> MachineSection:
