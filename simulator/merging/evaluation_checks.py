@@ -20,7 +20,7 @@ def is_one_operation(evaluation: Evaluation, arrays: Arrays, chip: Chip) -> bool
     return (
         find_valid_window(evaluation) is not None
         and _is_filled(evaluation)
-        and all(_is_inside(box, arrays) for box in list_operands(evaluation, chip))
+        and all(_is_inside(b, arrays) for k, b in enumerate(list_operands(evaluation, chip)) if k not in evaluation.maps)
     )
 
 

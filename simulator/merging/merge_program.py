@@ -1,13 +1,14 @@
 """Step through a prepared program by the numbers of its values, and merge what is part of one evaluation.
 
 Copies only move numbers.
-A window operation becomes a tile of an evaluation where its operands are affine in one array each and its constants constant.
+A window operation becomes a tile of an evaluation where its constants are constant and its operands affine in one array each.
+Where an operand lies in several arrays, another step through the program follows the places that bytes were copied from.
 Every other operation stays single: its bytes are brought to where it reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,9 @@ from simulator.dram_ranges import DramRange, DramRangeKind
 from simulator.merging.box_copies import ValueBox, boxes_of_access, boxes_of_bytes
 from simulator.merging.evaluation_checks import is_one_operation
 from simulator.merging.merged_program import MergedProgram, SingleOperation, build_merged_program
+from simulator.merging.places import FIRST_PLACES, Places
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories
-from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, MOST_ARRAYS, ValueNumbers, array_of, box_of
+from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, Numbers, ValueNumbers, array_of, box_of
 from simulator.merging.windows import describe_window
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, InstructionStream, MachineOp, Signal, Wait, WindowOp, accesses
@@ -54,10 +56,14 @@ def _merge_by_numbers(
 ) -> _Merger | None:
     """Step through the program until every evaluation is proved to be one operation. Return None where that takes long."""
     refused: set[int] = set()
+    gathered: frozenset[Hashable] = frozenset()
     for _ in range(_MOST_PASSES):
-        merger = _Merger(chip, dram_bytes, parts, refused)
+        merger = _Merger(chip, dram_bytes, parts, refused, gathered)
         if not all(merger.step(index, flow[index]) for index in legal):
             return None
+        if not merger.memories.scattered <= gathered:
+            gathered |= merger.memories.scattered
+            continue
         merged, arrays = merger.list_evaluations(), merger.list_arrays()
         uneven = [e for e in merged if not is_one_operation(e, arrays, chip)]
         if not uneven:
@@ -68,12 +74,17 @@ def _merge_by_numbers(
 
 @dataclass
 class _Merger:
-    """A step through a program. refused: operations that stay single."""
+    """A step through a program.
+
+    `refused`: operations that stay single.
+    `gathered`: kinds of tiles whose operands are gathered.
+    """
 
     chip: Chip
     dram_bytes: int
     parts: Sequence[DramRange]
     refused: set[int]
+    gathered: frozenset[Hashable]
     steps: list[Evaluation | SingleOperation] = field(default_factory=list)
     evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict)
     arrays: int = INITIAL
@@ -86,7 +97,8 @@ class _Merger:
             for p in self.parts
             if p.kind is DramRangeKind.CONSTANT and not any(p.first < o.last and o.first < p.last for o in others)
         ]
-        self.memories = Memories(self.chip, ValueNumbers(sizes), constants)
+        places = Places(sizes) if self.gathered else None
+        self.memories = Memories(self.chip, ValueNumbers(sizes), constants, places, self.gathered)
 
     def list_evaluations(self) -> list[Evaluation]:
         return [step for step in self.steps if isinstance(step, Evaluation)]
@@ -111,20 +123,23 @@ class _Merger:
             values.write(
                 target.space, target.address, *box_of(target), values.read(source.space, source.address, *box_of(source))
             )
+            if self.memories.places is not None:
+                self.memories.places.copy(source, target)
             return True
         if not (isinstance(op, WindowOp) and index not in self.refused and self._merge(index, op)):
             self._keep(op)
-        return self.arrays < MOST_ARRAYS
+        return self.arrays < FIRST_PLACES - 1
 
     def _merge(self, index: int, op: WindowOp) -> bool:
-        tile = describe_window(index, op, self.memories)
-        if tile is None:
+        described = describe_window(index, op, self.memories)
+        if described is None:
             return False
+        tile, readings = described
         candidates = self.evaluations.setdefault(tile.kind, [])
-        number = next((n for e in reversed(candidates[-_TRIED:]) if (n := e.add(tile)) is not None), None)
+        number = next((n for e in reversed(candidates[-_TRIED:]) if (n := e.add(tile, readings)) is not None), None)
         if number is None:
             evaluation = Evaluation(self.arrays + 1, tile)
-            number = evaluation.add(tile)
+            number = evaluation.add(tile, readings)
             if number is None:  # larger than the numbers of an array
                 return False
             self.arrays += 1
@@ -135,7 +150,7 @@ class _Merger:
         rows, columns, channels = op.output_height, op.output_width, tile.shape[2] * item_bytes
         written = number + ROW * np.arange(rows)[:, None, None] + COLUMN * np.arange(columns)[:, None] + np.arange(channels)
         space, strides = op.unit_in(self.chip).roles["output"], (op.output_row_stride, op.output_column_stride, 1)
-        self.memories.values.write(space, op.output_address, (rows, columns, channels), strides, written)
+        self._write(space, op.output_address, (rows, columns, channels), strides, written)
         return True
 
     def _keep(self, op: MachineOp) -> None:
@@ -153,6 +168,12 @@ class _Merger:
                 steps = tuple(int(np.prod(counts[k + 1 :])) for k in range(len(counts)))
                 box = ValueBox(a.address, self.arrays << ARRAY_BITS, counts, strides, steps)
                 numbers = box.number + np.arange(a.bytes).reshape(counts)
-                values.write(a.space, a.address, counts, strides, numbers)
+                self._write(a.space, a.address, counts, strides, numbers)
                 writes.append((a.space, box))
         self.steps.append(SingleOperation(op, tuple(reads), tuple(writes)))
+
+    def _write(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int], numbers: Numbers) -> None:
+        """Let a box of bytes hold new values."""
+        self.memories.values.write(space, address, counts, strides, numbers)
+        if self.memories.places is not None:
+            self.memories.places.reset(space, address, counts, strides)

@@ -13,9 +13,10 @@ from simulator.decode_constants import ConstantDecoder
 from simulator.execute import execute
 from simulator.machine_state import MachineState
 from simulator.merging.box_copies import ValueBox
+from simulator.merging.gathered_maps import boxes_of_map
 from simulator.merging.tiles import Evaluation, split_place
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, array_of
-from simulator.merging.windows import find_valid_window, list_operands
+from simulator.merging.windows import cut_gathered, find_valid_window, list_operands
 from simulator.semantics.context import Context
 from toolchain.hw.chip import Chip
 from toolchain.machine import Convolution, Depthwise, MachineOp, WeightedWindowOp, parameter_bytes, table_bytes
@@ -149,11 +150,25 @@ class _Layout:
         return *self.locate(box.number), tuple(self.stride(box.number, s, n) for n, s in zip(box.counts, box.steps))
 
 
+@dataclass(frozen=True, slots=True)
+class _OperandParts:
+    """An operand of an evaluation: one box where it lies, or what is loaded of it from several places.
+
+    `parts`: addresses count from where it is loaded.
+    `size_bytes`, `pitches`: of what is loaded, and from one row and column to the next.
+    """
+
+    parts: tuple[ValueBox, ...]
+    is_loaded: bool = False
+    size_bytes: int = 0
+    pitches: tuple[int, int] = (0, 0)
+
+
 def build_merged_program(
     chip: Chip, steps: Sequence[Evaluation | SingleOperation], stores: Sequence[ValueBox], dram: Array
 ) -> MergedProgram:
     """Return the program of these steps, whose arrays lie in one arena."""
-    operands = {e.array: list_operands(e, chip) for e in steps if isinstance(e, Evaluation)}
+    operands = {e.array: _list_parts(e, chip) for e in steps if isinstance(e, Evaluation)}
     constants, constant_places = _pack_constants(chip, steps, dram)
     initial_boxes = [box for box in stores if array_of(box.number) == INITIAL]
     addresses, arena_bytes = _place_arrays(steps, operands, stores, initial_boxes, constants.size)
@@ -204,7 +219,7 @@ def _pack_constants(
 
 def _place_arrays(
     steps: Sequence[Evaluation | SingleOperation],
-    operands: Mapping[int, Sequence[ValueBox]],
+    operands: Mapping[int, Sequence[_OperandParts]],
     stores: Sequence[ValueBox],
     initial_boxes: Sequence[ValueBox],
     begin: int,
@@ -217,10 +232,10 @@ def _place_arrays(
     sizes: list[tuple[int, int, int]] = []  # step, array, bytes
     for index, step in enumerate(steps):
         if isinstance(step, Evaluation):
-            boxes = operands[step.array]
-            for k, box in enumerate(boxes):
-                if array_of(box.number) == INITIAL:
-                    sizes.append((index, _make_load_key(step.array, k), box.last_number - box.number + 1))
+            boxes = [part for parts in operands[step.array] for part in parts.parts]
+            for k, parts in enumerate(operands[step.array]):
+                if parts.is_loaded:
+                    sizes.append((index, _make_load_key(step.array, k), parts.size_bytes))
                     last[_make_load_key(step.array, k)] = index
             sizes.append((index, step.array, int(np.prod(step.shape)) * step.first.item_bytes))
         else:
@@ -252,20 +267,38 @@ def _make_load_key(array: int, operand: int) -> int:
     return -1 - 2 * array - operand if array else -(1 << ARRAY_BITS) - operand
 
 
+def _list_parts(evaluation: Evaluation, chip: Chip) -> list[_OperandParts]:
+    """Return the parts of each operand of an evaluation."""
+    operands: list[_OperandParts] = []
+    for k, box in enumerate(list_operands(evaluation, chip)):
+        if k in evaluation.maps:
+            _, width, pixel_bytes = box.counts
+            pitches = (width * pixel_bytes, pixel_bytes)
+            parts = tuple(boxes_of_map(cut_gathered(evaluation, k, box)))
+            operands.append(_OperandParts(parts, True, int(np.prod(box.counts)), pitches))
+        elif array_of(box.number) == INITIAL:
+            size_bytes = box.last_number - box.number + 1
+            span = ValueBox(0, box.number, (size_bytes,), (1,), (1,))
+            operands.append(_OperandParts((span,), True, size_bytes, (box.steps[0], box.steps[1])))
+        else:
+            operands.append(_OperandParts((box,)))
+    return operands
+
+
 def _build_merged_step(
-    evaluation: Evaluation, operands: Sequence[ValueBox], layout: _Layout, constants: tuple[int, int]
+    evaluation: Evaluation, operands: Sequence[_OperandParts], layout: _Layout, constants: tuple[int, int]
 ) -> _Step:
     op: Any = evaluation.first.op
     loads: list[_MemoryCopy] = []
     places: list[tuple[int, int, int]] = []  # address, row stride, column stride
-    for k, box in enumerate(operands):
-        memory, address, (row, column, _) = layout.place(box)
-        if memory == _DRAM:
-            size_bytes = box.last_number - box.number + 1
-            target = layout.addresses[_make_load_key(evaluation.array, k)]
-            loads.append(_MemoryCopy((size_bytes,), (_DRAM, address, (1,)), (_ARENA, target, (1,))))
-            address = target
-        places.append((address, row, column))
+    for k, operand in enumerate(operands):
+        if not operand.is_loaded:
+            _, address, (row, column, _) = layout.place(operand.parts[0])
+            places.append((address, row, column))
+            continue
+        begin = layout.addresses[_make_load_key(evaluation.array, k)]
+        loads += [_MemoryCopy(p.counts, layout.place(p), (_ARENA, begin + p.address, p.strides)) for p in operand.parts]
+        places.append((begin, *operand.pitches))
     window = find_valid_window(evaluation)
     assert window is not None
     (top, bottom), (left, right) = window

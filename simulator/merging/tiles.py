@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from simulator.merging.gathered_maps import GatheredMap, Reading
+from simulator.merging.places import Places
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, Affine, ValueNumbers, array_of
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp
@@ -17,13 +20,19 @@ _FIRST = 1 << 12  # source: rows of a feature map, of which _MOST leaves seven t
 _PLACES = 1 << 16  # source: the bits above
 _MOST = _PLACES // 2  # so that a difference of two numbers is one of rows, columns and bytes only
 
+Readings = Mapping[int, Sequence[Reading]]  # of gathered operands, by their position
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that a tile reads: what output element (y, x, c) needs has the number `number` + (y, x, c) · `steps`."""
+    """A tensor that a tile reads: what output element (y, x, c) needs has the number `number` + (y, x, c) · `steps`.
+
+    Of a gathered tensor these are numbers of places, and its values are those of the tile's `Reading`s.
+    """
 
     number: int
     steps: tuple[int, int, int]
+    gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +72,16 @@ class Evaluation:
 
     `array`: identity of its output in the numbers of values.
     `channels`: first output channel and count by the addresses of constants.
+    `maps`: what the tiles read of each gathered operand.
     """
 
     array: int
     first: Tile
     tiles: list[PlacedTile] = field(default_factory=list)
     channels: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
+    maps: dict[int, GatheredMap] = field(default_factory=dict)
 
-    def add(self, tile: Tile) -> int | None:
+    def add(self, tile: Tile, readings: Readings = MappingProxyType({})) -> int | None:
         """Add a tile, and return the number of its first output byte; None where it is no part of this evaluation."""
         if self.tiles and all(p.at[0] == 0 and p.tile.shape[0] == 1 for p in self.tiles):
             self._space_rows(tile)
@@ -81,10 +92,26 @@ class Evaluation:
         size = (tile.shape[0], tile.shape[1], tile.shape[2] * tile.item_bytes)
         if any(place < 0 or place + n >= _MOST for place, n in zip((row, column, byte), size)):
             return None
+        if not self._add_readings(tile, at, readings):
+            return None
         if tile.constants:
             self.channels[tile.constants] = (at[2], tile.shape[2])
         self.tiles.append(PlacedTile(tile, at))
         return (self.array << ARRAY_BITS) + row * ROW + column * COLUMN + byte
+
+    def _add_readings(self, tile: Tile, at: tuple[int, int, int], readings: Readings) -> bool:
+        """Add what the tile reads of gathered operands. Return False where others read other values there."""
+        for k, parts in readings.items():
+            place = self.find_map_place(k, at)
+            gathered = self.maps.setdefault(k, GatheredMap())
+            if not all(gathered.add(part, place, self.array) for part in parts):
+                return False
+        return True
+
+    def find_map_place(self, operand: int, at: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return row, column and byte of a gathered operand's map that output element `at` begins to read."""
+        down, right = self.first.strides if operand == 0 else (1, 1)
+        return at[0] * down, at[1] * right, at[2] * self.first.operands[operand].steps[2]
 
     def _space_rows(self, tile: Tile) -> None:
         """Take the distance of rows, which tiles of one row do not show, from the first tile of the next row."""
@@ -93,7 +120,7 @@ class Evaluation:
         for above in (p.tile for p in self.tiles if p.tile.shape == tile.shape and p.tile.constants == tile.constants):
             distances = [below.number - o.number for below, o in zip(tile.operands, above.operands)]
             if distances[0] > 0 and distances[0] % row == 0 and min(distances) >= 0:
-                operands = (Operand(o.number, (step, *o.steps[1:])) for o, step in zip((first, *others), distances))
+                operands = (replace(o, steps=(step, *o.steps[1:])) for o, step in zip((first, *others), distances))
                 strides = (distances[0] // row, self.first.strides[1])
                 self.first = replace(self.first, operands=tuple(operands), strides=strides)
                 return
@@ -147,7 +174,7 @@ class Evaluation:
     def operands(self) -> tuple[Operand, ...]:
         """The operands from the least place on."""
         low = self.low
-        return tuple(Operand(o.number + sum(n * step for n, step in zip(low, o.steps)), o.steps) for o in self.first.operands)
+        return tuple(replace(o, number=o.number + sum(n * s for n, s in zip(low, o.steps))) for o in self.first.operands)
 
 
 def split_place(number: int) -> tuple[int, int, int]:
@@ -159,16 +186,27 @@ class Memories:
     """The numbers of a program's values as operations see them.
 
     `values`: what each byte holds now.
+    `places`: where each byte was copied from; None: not followed.
     `grids`: arrays whose numbers have rows and columns.
+    `gathered`: kinds of tiles whose operands are gathered.
+    `scattered`: kinds of tiles whose operands lie in no one array, of those met.
     """
 
-    def __init__(self, chip: Chip, values: ValueNumbers, constants: Sequence[tuple[int, int]]):
+    def __init__(
+        self,
+        chip: Chip,
+        values: ValueNumbers,
+        constants: Sequence[tuple[int, int]],
+        places: Places | None = None,
+        gathered: frozenset[Hashable] = frozenset(),
+    ):
         """Set up a view of the values.
 
         `constants`: ranges of the DRAM that hold the same in all runs.
         """
-        self.chip, self.values = chip, values
+        self.chip, self.values, self.places, self.gathered = chip, values, places, gathered
         self.grids: set[int] = set()
+        self.scattered: set[Hashable] = set()
         ranges: list[tuple[int, int]] = []
         for first, last in sorted(constants):
             if ranges and first <= ranges[-1][1]:
@@ -187,11 +225,16 @@ class Memories:
         return first if at >= 0 and first + size_bytes <= self._ends[at] else None
 
     def read_pixels(
-        self, space: int, address: int, counts: tuple[int, int], strides: tuple[int, int], size_bytes: int
+        self, space: int, address: int, counts: tuple[int, int], strides: tuple[int, int], size_bytes: int, gathers: bool
     ) -> Affine | None:
-        """Return the numbers of rows and columns of pixels, with a step for each of them."""
-        box = self.values.read_affine(space, address, (*counts, size_bytes), (*strides, 1))
-        if box is None or (size_bytes > 1 and box.steps[2] != 1):
+        """Return the numbers of rows and columns of pixels, with a step for each of them.
+
+        `gathers`: of the places of each pixel's first byte.
+        """
+        read_bytes = 1 if gathers else size_bytes
+        numbers = self.places if gathers and self.places is not None else self.values
+        box = numbers.read_affine(space, address, (*counts, read_bytes), (*strides, 1))
+        if box is None or (read_bytes > 1 and box.steps[2] != 1):
             return None
         row, column, _ = box.steps
         return Affine(box.first, self.fill_steps(box.first, (row, column), counts, size_bytes))

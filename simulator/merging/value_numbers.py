@@ -39,14 +39,16 @@ class Affine(NamedTuple):
 class ValueNumbers:
     """The number of the value that each byte holds while a program is stepped through."""
 
-    def __init__(self, sizes: Sequence[int]):
+    def __init__(self, sizes: Sequence[int], initial: Sequence[int] = (INITIAL,)):
         """Number the initial values.
 
         `sizes`: bytes of each memory, the DRAM first.
+        `initial`: the arrays of the initial values of the first memories, where the place is the address; others have none.
         """
         # zeros cost no memory until something is written: initial values of the DRAM, else bytes that no program reads
         self._numbers = [np.zeros(size, np.int64) for size in sizes]
         self._last_writes = [np.zeros((size >> _PAGE_BITS) + 1, np.int64) for size in sizes]
+        self._initial = [array << ARRAY_BITS for array in initial]
         self._writes = 0
         self._affine: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, Affine | None]] = {}
 
@@ -55,11 +57,10 @@ class ValueNumbers:
         first = address + sum(min(0, (n - 1) * s) for n, s in zip(counts, strides))
         end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
         view = self._view(space, address, counts, strides)
-        if space:
+        if space >= len(self._initial):
             return view
-        if not self._last_write(0, first, end):
-            return INITIAL_NUMBER + address + _offsets(tuple(counts), tuple(strides))
-        return np.where(view == 0, INITIAL_NUMBER + address + _offsets(tuple(counts), tuple(strides)), view)
+        initial = self._initial[space] + address + _offsets(tuple(counts), tuple(strides))
+        return np.where(view == 0, initial, view) if self._last_write(space, first, end) else initial
 
     def write(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int], numbers: Numbers) -> None:
         """Let a box of bytes hold the values of these numbers."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from simulator.merging.box_copies import ValueBox
-from simulator.merging.tiles import Evaluation, Memories, Operand, Tile
-from simulator.merging.value_numbers import ARRAY_BITS
+from simulator.merging.gathered_maps import Reading
+from simulator.merging.tiles import Evaluation, Memories, Operand, Readings, Tile
+from simulator.merging.value_numbers import Numbers, array_of
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import (
@@ -32,8 +36,8 @@ def _get_shared_parameters(kind: type[MachineOp]) -> Any:
     return attrgetter(*(n for n in kind.parameters() if n not in _SIZES and not n.endswith(_DIFFERENT)))
 
 
-def describe_window(index: int, op: WindowOp, memories: Memories) -> Tile | None:
-    """Return the operation as a tile, or None where it cannot be one.
+def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile, Readings] | None:
+    """Return the operation as a tile, and what it reads of gathered operands; None where it cannot be one.
 
     `index`: of the operation.
     """
@@ -41,60 +45,111 @@ def describe_window(index: int, op: WindowOp, memories: Memories) -> Tile | None
     if any(op.surfaces()) or not min(op.input_row_stride, op.input_column_stride):
         return None
     constants = _read_constants(op, memories) if isinstance(op, WeightedWindowOp) else ()
-    dense = isinstance(op, Convolution)
-    inputs, outputs = (op.input_channels, op.output_channels) if dense else (op.channels, op.channels)  # type: ignore[attr-defined]
-    item_bytes, output_bytes = (code_bytes(number, chip) for number in op.code_types())
-    window = _read_window(op, inputs * item_bytes, memories)
-    if constants is None or window is None:
-        return None
-    number, row, column = window
-    if min(row, column) <= 0:  # the same row again, or rows in reverse
-        return None
-    array = number >> ARRAY_BITS  # with the padding taken off, a number may lie before its array
-    number -= op.pad_top * row + op.pad_left * column
-    strides = op.stride_height, op.stride_width
-    operands = [Operand(number, (row * strides[0], column * strides[1], 0 if dense else item_bytes))]
-    table = addend_array = 0
+    table = 0
     if isinstance(op, WeightedWindowOp) and op.use_table:
         size_bytes = table_bytes(op.code_types()[1], chip)
         table = memories.read_constant(op.unit_in(chip).roles["parameters"], op.table_address, size_bytes)
-    if isinstance(op, Convolution) and op.use_add:
-        addend = _read_addend(op, memories)
-        if addend is None:
-            return None
-        operands.append(addend)
-        addend_array = addend.number >> ARRAY_BITS
-    if table is None:
+    if constants is None or table is None:
         return None
-    shared = (type(op), _get_shared_parameters(type(op))(op), table, array, addend_array)
-    kind = (*shared, row, column)
-    shape = (op.output_height, op.output_width, outputs)
-    return Tile(index, op, kind, tuple(operands), shape, output_bytes, constants, strides)
+    shared = (type(op), _get_shared_parameters(type(op))(op), table)
+    operands = _read_operands(op, memories, shared in memories.gathered)
+    if operands is None and memories.places is None:
+        memories.scattered.add(shared)
+    if operands is None:
+        return None
+    readings = {k: _list_readings(op, k, memories) for k, operand in enumerate(operands) if operand.gathered}
+    dense, strides = isinstance(op, Convolution), (op.stride_height, op.stride_width)
+    outputs = op.output_channels if dense else op.channels  # type: ignore[attr-defined]
+    first = operands[0]
+    row, column = (step // stride for step, stride in zip(first.steps, strides))
+    # with the padding taken off, a number may lie before its array
+    arrays = [array_of(o.number + (op.pad_top * row + op.pad_left * column if o is first else 0)) for o in operands]
+    kind = (*shared, *arrays, row, column)
+    shape, output_bytes = (op.output_height, op.output_width, outputs), code_bytes(op.code_types()[1], chip)
+    return Tile(index, op, kind, operands, shape, output_bytes, constants, strides), readings
 
 
-def _read_window(op: WindowOp, pixel_bytes: int, memories: Memories) -> tuple[int, int, int] | None:
-    """Return the number of the input's first pixel, and the steps to the next row and column; None where they are not even."""
-    space, reached = op.unit_in(memories.chip).roles["input"], window_reach(*op.window_columns())
+def _read_operands(op: WindowOp, memories: Memories, gathers: bool) -> tuple[Operand, ...] | None:
+    """Return the operands, None where one is no map. gathers: those that lie in several arrays have their places."""
+    inputs = op.input_channels if isinstance(op, Convolution) else op.channels  # type: ignore[attr-defined]
+    item_bytes = code_bytes(op.code_types()[0], memories.chip)
+    window = _read_window(op, inputs * item_bytes, memories, gathers)
+    if window is None or min(window[1:]) <= 0:  # the same row again, or rows in reverse
+        return None
+    number, row, column = window
+    number -= op.pad_top * row + op.pad_left * column
+    steps = row * op.stride_height, column * op.stride_width, 0 if isinstance(op, Convolution) else item_bytes
+    first = Operand(number, steps, gathers)
+    if not isinstance(op, Convolution) or not op.use_add:
+        return (first,)
+    addend = _read_addend(op, memories, gathers)
+    return None if addend is None else (first, addend)
+
+
+def _list_readings(op: WindowOp, operand: int, memories: Memories) -> list[Reading]:
+    """Return the values of a gathered operand that the operation reads now."""
+    space = op.unit_in(memories.chip).roles["input"]
+    if operand:
+        assert isinstance(op, Convolution)
+        size_bytes = op.output_channels * code_bytes(op.addend_type, memories.chip)
+        counts, strides = (op.output_height, op.output_width, size_bytes), (op.addend_row_stride, op.addend_column_stride, 1)
+        numbers = memories.values.read(space, op.addend_address, counts, strides)
+        return [Reading(np.arange(counts[0]), np.arange(counts[1]), numbers)]
+    inputs = op.input_channels if isinstance(op, Convolution) else op.channels  # type: ignore[attr-defined]
+    pixel_bytes = inputs * code_bytes(op.code_types()[0], memories.chip)
+    readings: list[Reading] = []
+    for rows, columns, address, counts, strides in _list_window_boxes(op):
+        numbers = memories.values.read(space, address, (*counts, pixel_bytes), (*strides, 1))
+        places = [np.add.outer(r.first + np.arange(r.count) * r.step, np.arange(r.length)).ravel() for r in (rows, columns)]
+        size = (places[0].size, places[1].size, pixel_bytes)
+        readings.append(Reading(op.pad_top + places[0], op.pad_left + places[1], numbers.reshape(size)))
+    return readings
+
+
+def _list_window_boxes(
+    op: WindowOp,
+) -> Iterator[tuple[RowRuns, RowRuns, int, tuple[int, int, int, int], tuple[int, int, int, int]]]:
+    """Yield the rows and columns that windows reach, with address, counts and strides of their first bytes."""
     row_stride, column_stride = op.input_row_stride, op.input_column_stride
-    first: tuple[int, int, int] | None = None
+    reached = window_reach(*op.window_columns())
     for rows in window_reach(*op.window_rows()):
         for columns in reached:
             address = op.input_address + rows.first * row_stride + columns.first * column_stride
-            counts = (rows.count, rows.length, columns.count, columns.length, pixel_bytes)
-            strides = (rows.step * row_stride, row_stride, columns.step * column_stride, column_stride, 1)
-            box = memories.values.read_affine(space, address, counts, strides)
-            if box is None or (pixel_bytes > 1 and box.steps[4] != 1):
-                return None
-            steps = [_single_step(box.steps[k : k + 2], runs) for k, runs in ((0, rows), (2, columns))]
-            size = (rows.count * rows.length, columns.count * columns.length)
-            row, column = memories.fill_steps(box.first, (steps[0], steps[1]), size, pixel_bytes)
-            even = all(
-                runs.count == 1 or box.steps[k] == runs.step * step for k, runs, step in ((0, rows, row), (2, columns, column))
+            counts = (rows.count, rows.length, columns.count, columns.length)
+            yield (
+                rows,
+                columns,
+                address,
+                counts,
+                (rows.step * row_stride, row_stride, columns.step * column_stride, column_stride),
             )
-            corner = (box.first - rows.first * row - columns.first * column, row, column)
-            if not even or first not in (None, corner):
-                return None
-            first = corner
+
+
+def _read_window(op: WindowOp, pixel_bytes: int, memories: Memories, gathers: bool) -> tuple[int, int, int] | None:
+    """Return the number of the input's first pixel, and the steps to the next row and column; None where they are not even.
+
+    `gathers`: of the places of each pixel's first byte.
+    """
+    space, numbers = op.unit_in(memories.chip).roles["input"], memories.values
+    if gathers:
+        assert memories.places is not None
+        numbers = memories.places
+    read_bytes = 1 if gathers else pixel_bytes
+    first: tuple[int, int, int] | None = None
+    for rows, columns, address, counts, strides in _list_window_boxes(op):
+        box = numbers.read_affine(space, address, (*counts, read_bytes), (*strides, 1))
+        if box is None or (read_bytes > 1 and box.steps[4] != 1):
+            return None
+        steps = [_single_step(box.steps[k : k + 2], runs) for k, runs in ((0, rows), (2, columns))]
+        size = (rows.count * rows.length, columns.count * columns.length)
+        row, column = memories.fill_steps(box.first, (steps[0], steps[1]), size, pixel_bytes)
+        even = all(
+            runs.count == 1 or box.steps[k] == runs.step * step for k, runs, step in ((0, rows, row), (2, columns, column))
+        )
+        corner = (box.first - rows.first * row - columns.first * column, row, column)
+        if not even or first not in (None, corner):
+            return None
+        first = corner
     return first
 
 
@@ -118,14 +173,15 @@ def _read_constants(op: WeightedWindowOp, memories: Memories) -> tuple[int, ...]
     return None if weights is None or parameters is None else (weights, parameters)
 
 
-def _read_addend(op: Convolution, memories: Memories) -> Operand | None:
+def _read_addend(op: Convolution, memories: Memories, gathers: bool) -> Operand | None:
     if op.addend_surface_stride:
         return None
     item_bytes, counts = code_bytes(op.addend_type, memories.chip), (op.output_height, op.output_width)
     strides = (op.addend_row_stride, op.addend_column_stride)
     space = op.unit_in(memories.chip).roles["input"]
-    pixels = memories.read_pixels(space, op.addend_address, counts, strides, op.output_channels * item_bytes)
-    return None if pixels is None or min(pixels.steps) < 0 else Operand(pixels.first, (*pixels.steps, item_bytes))  # type: ignore[arg-type]
+    size_bytes = op.output_channels * item_bytes
+    pixels = memories.read_pixels(space, op.addend_address, counts, strides, size_bytes, gathers)
+    return None if pixels is None or min(pixels.steps) < 0 else Operand(pixels.first, (*pixels.steps, item_bytes), gathers)  # type: ignore[arg-type]
 
 
 def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -153,7 +209,10 @@ def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[in
 
 
 def list_operands(evaluation: Evaluation, chip: Chip) -> list[ValueBox]:
-    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel. It has a valid window."""
+    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel. It has a valid window.
+
+    Of a gathered operand these are places.
+    """
     op: Any = evaluation.first.op
     window = find_valid_window(evaluation)
     assert window is not None
@@ -168,3 +227,16 @@ def list_operands(evaluation: Evaluation, chip: Chip) -> list[ValueBox]:
         h, w, c = evaluation.shape
         boxes.append(ValueBox(0, other.number, (h, w, c * other.steps[2]), (0, 0, 0), (*other.steps[:2], 1)))
     return boxes
+
+
+def cut_gathered(evaluation: Evaluation, operand: int, box: ValueBox) -> Numbers:
+    """Return the numbers of the values that an evaluation reads of a gathered operand, int64[rows, columns, bytes]; 0: none.
+
+    `box`: the operand's, of `list_operands`.
+    """
+    y, x, byte = evaluation.find_map_place(operand, evaluation.low)
+    if operand == 0:
+        window = find_valid_window(evaluation)
+        assert window is not None
+        y, x = y + window[0][0], x + window[1][0]
+    return evaluation.maps[operand].cut((y, x, byte), box.counts)  # type: ignore[arg-type]

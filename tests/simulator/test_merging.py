@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
 from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
 
-from simulator import DramRange, DramRangeKind, MergedProgram, merge_program, prepare_program
+from simulator import DramRange, DramRangeKind, merge_program
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
 from tests.cli.edit_programs import model
 from tests.simulator.machine_programs import load, small_chip, store
-from toolchain.codegen import Region
+from tests.simulator.merging_cases import compare_regions
 from toolchain.errors import CompileError, ProgramError
 from toolchain.machine import Convolution, Depthwise, End, dispatch_program
 from toolchain.runtime import Session, random_feeds
-from toolchain.runtime.builtin_backends import Simulator, dram_parts
+from toolchain.runtime.builtin_backends import Simulator
 
 BODY = """h2 = Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(h, k)
         h3 = Conv<kernel_shape=[1,1]>(h2, v)
@@ -45,29 +44,9 @@ def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["simulator.merging.merge_program"], "_MOST_SINGLES", 1.0)
 
 
-def run_both_ways(data: bytes, seed: int) -> Iterator[tuple[MergedProgram | None, bool]]:
-    """Yield each region's merged program, and whether it leaves other bytes than its operations one by one."""
-    session = Session(data)
-    rng = np.random.default_rng(seed)
-    for index, region in enumerate(session.container.segments):
-        if not isinstance(region, Region):
-            continue
-        program, parts = session.program(index), dram_parts(region)
-        chip, flow = program.machine.chip, program.flow
-        prepared = prepare_program(chip, flow, flow.words, region.dram_bytes, (), parts=parts, timing=False)
-        image = np.zeros(region.dram_bytes, np.uint8)
-        for address, constant in region.constants:
-            image[address : address + len(constant)] = np.frombuffer(constant, np.uint8)
-        merged = merge_program(chip, flow, prepared.order.legal, parts, image)
-        for port in region.inputs:
-            image[port.address : port.address + port.size_bytes] = rng.integers(0, 256, port.size_bytes, np.uint8)
-        expected = prepared.run(image).memory["dram"]
-        yield merged, merged is not None and merged.run(image) and not np.array_equal(image, expected)
-
-
 def test_merged_tiles_leave_the_same_bytes(subjects: list[Subject]):
     for subject in subjects:
-        results = list(run_both_ways(subject.file(subject.program), 1))
+        results = list(compare_regions(subject.file(subject.program), 1))
         assert not any(differs for _, differs in results)
         assert all(merged is not None for merged, _ in results)
 
@@ -75,7 +54,7 @@ def test_merged_tiles_leave_the_same_bytes(subjects: list[Subject]):
 def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
     """edge16 at level 0 cuts this network into more operations than it has layers."""
     subject = subjects[0]
-    ((merged, _),) = run_both_ways(subject.file(subject.program), 1)
+    ((merged, _),) = compare_regions(subject.file(subject.program), 1)
     assert merged is not None
     arrays = [op for op in subject.program.ops if isinstance(op, Convolution | Depthwise)]
     steps = [step for step in merged.steps if isinstance(step.op, Convolution | Depthwise)]
@@ -91,7 +70,7 @@ def test_mutants_leave_the_bytes_of_their_operations(subjects: list[Subject]):
         if drawn is None:
             continue
         try:
-            results = list(run_both_ways(subject.file(drawn[1]), number))
+            results = list(compare_regions(subject.file(drawn[1]), number))
         except (CompileError, ProgramError):
             continue
         assert not any(differs for _, differs in results), drawn[0]

@@ -1,0 +1,178 @@
+"""Tiles whose operands lie in several arrays are one operation where all read the same values at the same places."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
+from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
+from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
+
+from simulator import DramRange, DramRangeKind
+from simulator.merging.gathered_maps import GatheredMap, Reading, boxes_of_map
+from simulator.merging.value_numbers import ARRAY_BITS
+from tests.simulator.machine_programs import load, make, store
+from tests.simulator.merging_cases import COLUMN_BYTES, OUT, ROW_BYTES, compare_regions, move, pool, run_both_ways
+from toolchain.errors import CompileError, ProgramError
+from toolchain.machine import Convolution, Depthwise, MachineOp, Pool, Table
+
+# a sum in tiles, a map twice as large, and both side by side in one map; its halves are read again
+NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,8,32,32] x) => (float y) {
+        h = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k)
+        a = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(h)
+        b = AveragePool<kernel_shape=[2,2], strides=[2,2]>(h)
+        s = Mul(a, b)
+        n = Conv<kernel_shape=[1,1]>(s, v)
+        r = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(n, , scales)
+        c = Concat<axis=1>(r, h)
+        d = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(c, u)
+        p = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(c)
+        e = Conv<kernel_shape=[1,1]>(p, w)
+        f = Add(d, e)
+        y = Concat<axis=1>(f, r)
+    }"""
+MACHINES = ("edge16", "ethos_u55_256", "ws8_pow2", "nvdla_small")
+TABLES = 4096
+
+
+def write_network(folder: Path) -> Path:
+    proto, rng = onnx.parser.parse_model(NETWORK), np.random.default_rng(0)
+    shapes = {"k": (8, 8, 3, 3), "v": (8, 8, 1, 1), "u": (8, 16, 3, 3), "w": (8, 16, 1, 1)}
+    arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()} | {"scales": np.array([1, 1, 2, 2])}
+    proto.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items())
+    path = folder / "m.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(proto), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
+    path = write_network(tmp_path_factory.mktemp("gathered"))
+    return [s for level in (0, 1) for s in subjects_of([path], list(MACHINES), level)]
+
+
+@pytest.fixture(autouse=True)
+def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["simulator.merging.merge_program"], "_MOST_SINGLES", 1.0)
+
+
+def test_gathered_operands_leave_the_same_bytes(subjects: list[Subject]):
+    for subject in subjects:
+        results = list(compare_regions(subject.file(subject.program), 1))
+        assert not any(differs for _, differs in results)
+        assert all(merged is not None for merged, _ in results)
+
+
+def test_tiles_of_a_layer_over_several_arrays_are_one_operation(subjects: list[Subject]):
+    """edge16 at level 0 cuts each layer into several operations; those of the sum leave an array each."""
+    subject = subjects[0]
+    ((merged, _),) = compare_regions(subject.file(subject.program), 1)
+    assert merged is not None
+    kinds = (Convolution, Depthwise, Pool)
+    layers = {layer for op, layer in zip(subject.program.ops, subject.program.layers) if isinstance(op, kinds)}
+    steps = [step for step in merged.steps if isinstance(step.op, kinds)]
+    assert len(steps) == len(layers) < sum(isinstance(op, kinds) for op in subject.program.ops)
+
+
+def test_mutants_with_gathered_operands_leave_the_bytes_of_their_operations(subjects: list[Subject]):
+    rng, compared = np.random.default_rng(5), 0
+    for number in range(96):
+        subject = subjects[number % len(subjects)]
+        drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
+        if drawn is None:
+            continue
+        try:
+            results = list(compare_regions(subject.file(drawn[1]), number))
+        except (CompileError, ProgramError):
+            continue
+        assert not any(differs for _, differs in results), drawn[0]
+        compared += sum(merged is not None for merged, _ in results)
+    assert compared > 20
+
+
+def look_up(source: int, target: int, table: int = TABLES) -> Table:
+    """A row of 4 pixels of 8 channels through a table."""
+    strides = {
+        f"{side}_{axis}_stride": n for side in ("input", "output") for axis, n in (("row", ROW_BYTES), ("column", COLUMN_BYTES))
+    }
+    return make(Table, height=1, width=4, channels=8, input_address=source, output_address=target, table_address=table, **strides)
+
+
+PARTS = [
+    DramRange(DramRangeKind.INPUT, "x", 0, 256),
+    DramRange(DramRangeKind.OUTPUT, "y", 256, 512),
+    DramRange(DramRangeKind.INPUT, "t", 512, 768),
+]
+LOADS = [load(0, 2048, 256), load(512, TABLES, 256)]
+ROWS = [look_up(2048 + ROW_BYTES * k, ROW_BYTES * k) for k in range(4)]  # an array each
+
+
+def count_pools(ops: list[MachineOp]) -> int:
+    """Return how many pools the merged program has; it leaves the bytes of its operations."""
+    merged, equal = run_both_ways(ops, PARTS, 768)
+    assert equal
+    return sum(isinstance(step.op, Pool) for step in merged.steps)
+
+
+def test_rows_of_an_array_each_are_one_operation():
+    ops = [*LOADS, *ROWS, pool(0, 2), pool(64, 2), store(OUT, 256, 128), store(OUT, 384, 128)]
+    assert count_pools(ops) == 1
+
+
+def test_another_value_at_the_same_place_is_no_part():
+    """Row 1 is written over between two windows of two rows, by a value made before both."""
+    window = {"kernel_height": 2, "input_height": 2, "output_height": 1}
+    first, second = pool(0, 1, **window), pool(ROW_BYTES, 1, **window)
+    after = [store(OUT, 256, 64), *(store(OUT, 320 + 64 * k, 64) for k in range(3))]
+    prepared = [*LOADS, *ROWS, look_up(2048 + 7 * ROW_BYTES, 256)]
+    assert count_pools([*prepared, first, second, *after]) == 1
+    assert count_pools([*prepared, first, move(256, ROW_BYTES, ROW_BYTES), second, *after]) == 2
+
+
+def test_values_made_of_an_operation_are_no_part_of_its_operand():
+    """Rows 2 and 3 are made of what the first tile leaves."""
+    later = [look_up(OUT + ROW_BYTES * k, 64 + ROW_BYTES * k) for k in range(2)]
+    stores = [store(OUT, 256, 128), store(OUT, 384, 128)]
+    assert count_pools([*LOADS, *ROWS[:2], pool(0, 2), *later, pool(64, 2), *stores]) == 2
+
+
+def reading(first: int, array: int, rows: int = 2) -> Reading:
+    numbers = (array << ARRAY_BITS) + np.arange(rows * 12, dtype=np.int64).reshape(rows, 3, 4)
+    return Reading(np.arange(first, first + rows), np.array([0, 2, 4]), numbers)
+
+
+def test_a_map_grows_on_all_sides():
+    gathered = GatheredMap()
+    for first, at in ((0, (4, 4, 8)), (1, (5, 0, 0)), (-3, (0, 9, 4)), (0, (4, 4, 8))):
+        assert gathered.add(reading(first, 5), at, 6)
+    part = gathered.cut((3, 3, 7), (4, 7, 6))
+    assert np.array_equal(part[1:3, 1:7:2, 1:5], reading(0, 5).numbers)
+    assert np.count_nonzero(part) == 24
+    assert not gathered.cut((100, 0, 0), (2, 2, 2)).any()
+
+
+def test_a_map_refuses_other_values_and_later_ones():
+    gathered = GatheredMap()
+    assert gathered.add(reading(0, 5), (0, 0, 0), 6)
+    assert not gathered.add(reading(1, 5), (0, 0, 0), 6)
+    assert not gathered.add(reading(8, 6), (0, 0, 0), 6)
+    assert not gathered.add(reading(8, 0), (0, 0, 0), 6)
+    assert np.count_nonzero(gathered.cut((0, 0, 0), (10, 10, 10))) == 24
+
+
+def test_boxes_of_a_map_cover_its_values():
+    numbers = np.zeros((4, 4, 3), np.int64)
+    numbers[1:, :, :2] = (5 << ARRAY_BITS) + np.arange(24).reshape(3, 4, 2)
+    covered = np.zeros(numbers.size, np.int64)
+    for box in boxes_of_map(numbers):
+        for index in np.ndindex(box.counts):
+            covered[box.address + np.dot(index, box.strides)] = box.number + np.dot(index, box.steps)
+    assert np.array_equal(covered, numbers.ravel())
