@@ -27,6 +27,7 @@ from toolchain.machine import (
     InstructionStream,
     MachineOp,
     Signal,
+    Traffic,
     Wait,
     demands,
     dispatch_program,
@@ -62,6 +63,18 @@ class PreparedProgram:
         """The decoder of all runs, so that the constants of later ones are decoded already."""
         return ConstantDecoder(self.chip)
 
+    @cached_property
+    def _engine(self) -> np.ndarray:
+        return np.array(self.order.engine, np.int8)
+
+    @cached_property
+    def _bound_by(self) -> tuple[str, ...]:
+        return tuple(map(self.times.bounds.__getitem__, self.times.bound.tolist())) if self.times else ()
+
+    @cached_property
+    def _traffic(self) -> dict[str, Traffic]:
+        return {space.name: self.op_demands.traffic(i) for i, space in enumerate(self.chip.spaces)}
+
     def run(
         self,
         dram: np.ndarray,
@@ -93,13 +106,13 @@ class PreparedProgram:
         return Simulation(
             memory=memory,
             engines=self.order.names,
-            engine=np.array(self.order.engine, np.int8),
+            engine=self._engine,
             cycles=times.cycles if times else 0,
             start=times.start if times else nothing,
             end=times.end if times else nothing,
-            bound_by=tuple(times.bounds[b] for b in times.bound) if times else (),
+            bound_by=self._bound_by,
             op_macs=self.op_demands.macs,
-            traffic={space.name: self.op_demands.traffic(i) for i, space in enumerate(self.chip.spaces)},
+            traffic=dict(self._traffic),
             peak_bytes=dict(self.peak_bytes),
             busy_cycles=times.busy_cycles if times else {},
             flow=self.flow,

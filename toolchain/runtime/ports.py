@@ -22,7 +22,8 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
     limits = np.iinfo(port.dtype)
     with np.errstate(over="ignore"):  # infinity saturates
         codes = np.rint(value.astype(np.float32) / np.float32(port.scale)) + port.zero_point
-    codes = np.nan_to_num(codes, nan=port.zero_point)
+    if codes.size and np.isnan(codes.min()):  # it is NaN where one is, in 1 / 20 of the time
+        codes = np.nan_to_num(codes, nan=port.zero_point)
     if np.dtype(port.dtype).itemsize > 2:  # float32 has no largest code of 32 bits
         codes = codes.astype(np.float64)
     return np.clip(codes, limits.min, limits.max).astype(port.dtype).reshape(port.shape)

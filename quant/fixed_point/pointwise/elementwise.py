@@ -6,7 +6,7 @@ by FP32_RNE are made in float32 instead (`float32.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from quant.fixed_point.core.requantization import float32_codes, requantize
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import float32_from_bits
 from quant.fixed_point.pointwise.float32 import float32_product, float32_sum
+from quant.fixed_point.pointwise.pair_tables import compute_pairs
 
 Array = NDArray[Any]
 
@@ -56,10 +57,32 @@ def add(
     Where out_requant rounds by FP32_RNE: `float32_sum`, a_requant of S_a / S_out, b_requant of S_b / S_out.
     There left_shift and out_requant's scale are not read. ONNX QLinearAdd.
     """
+    parameters = ((a_requant, b_requant, out_requant), (a_zero_point, b_zero_point), left_shift, subtract, np.dtype(dtype))
+    return _by_pairs(_add_codes, parameters, a, b)
+
+
+def _by_pairs(compute: Callable[..., Array], parameters: tuple[Any, ...], a: Array, b: Array) -> Array:
+    """Return compute(a, b, *parameters), requants first, by a table where these have one scale for all channels."""
+    if any(r.channels > 1 for r in parameters[0]):
+        return compute(a, b, *parameters)
+    return compute_pairs(lambda a, b: compute(a, b, *parameters), (compute, parameters), a, b)
+
+
+def _add_codes(
+    a: Array,
+    b: Array,
+    requants: tuple[Requant, Requant, Requant],
+    zero_points: tuple[int, int],
+    left_shift: int,
+    subtract: bool,
+    dtype: np.dtype,
+) -> Array:
+    """Return `add` without a table."""
+    (a_requant, b_requant, out_requant), (a_zero_point, b_zero_point) = requants, zero_points
     if out_requant.rounding is Rounding.FP32_RNE:
         ra, rb = float32_from_bits(a_requant.multiplier), float32_from_bits(b_requant.multiplier)
-        zero_points = (a_zero_point, b_zero_point, out_requant.zero_point)
-        return float32_codes(float32_sum(a, b, (ra, -rb if subtract else rb), zero_points), out_requant, dtype)
+        every_zero_point = (a_zero_point, b_zero_point, out_requant.zero_point)
+        return float32_codes(float32_sum(a, b, (ra, -rb if subtract else rb), every_zero_point), out_requant, dtype)
     if not 0 <= left_shift <= 30:
         raise FixedPointError(f"add: left_shift={left_shift}; must be 0..30")
     ta = _rescale(a, a_zero_point, left_shift, a_requant, np.int32)
@@ -138,10 +161,16 @@ def mul(
 
     Where requant rounds by FP32_RNE: `float32_product`, the zero point added before it rounds. ONNX QLinearMul.
     """
+    return _by_pairs(_multiply_codes, ((requant,), (a_zero_point, b_zero_point), np.dtype(dtype)), a, b)
+
+
+def _multiply_codes(a: Array, b: Array, requants: tuple[Requant], zero_points: tuple[int, int], dtype: np.dtype) -> Array:
+    """Return `mul` without a table."""
+    (requant,) = requants
     if requant.rounding is Rounding.FP32_RNE:
-        ratio, zero_points = float32_from_bits(requant.multiplier), (a_zero_point, b_zero_point, requant.zero_point)
-        return float32_codes(float32_product(a, b, ratio, zero_points), requant, dtype)
-    left, right = _centre(a, a_zero_point), _centre(b, b_zero_point)
+        ratio = float32_from_bits(requant.multiplier)
+        return float32_codes(float32_product(a, b, ratio, (*zero_points, requant.zero_point)), requant, dtype)
+    left, right = _centre(a, zero_points[0]), _centre(b, zero_points[1])
     if a.dtype.itemsize == 1 and b.dtype.itemsize <= 2:
         return requantize(left * right, requant, dtype)
     return requantize(_narrow(left.astype(np.int64) * right), requant, dtype)

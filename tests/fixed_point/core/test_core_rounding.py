@@ -210,6 +210,19 @@ def test_blocks_and_tails(c: int) -> None:
     np.testing.assert_array_equal(requantize(acc[::-1, ::-1][::-1, ::-1], r), want)
 
 
+@pytest.mark.parametrize("above_zero", [-2, -1, 0, 1])
+@pytest.mark.parametrize("shift", [32, 34, 40, 49, 58])
+def test_double_rounding_beside_a_clamp_at_zero(shift: int, above_zero: int) -> None:
+    """Accumulators around the ties between -3 and 3; a clamp at zero lets all negative ones be rounded as positive ones."""
+    m = np.random.default_rng(shift).integers(1 << 30, 1 << 31, 8)
+    halves = np.arange(-6, 7)[:, None] * ((1 << (shift - 1)) / m)
+    acc = (np.rint(halves)[..., None] + np.arange(-40, 41)).transpose(0, 2, 1).astype(np.int64).astype(np.int32)
+    r = Requant(m, np.array([shift]), Rounding.DOUBLE_ROUND, 5, 5 + above_zero, 100)
+    s = np.array([shift])
+    want = np.clip(round_shift(acc.astype(np.int64) * m, s, Rounding.DOUBLE_ROUND, acc) + 5, 5 + above_zero, 100)
+    np.testing.assert_array_equal(requantize(acc, r), want)
+
+
 def test_empty_and_scalar() -> None:
     r = Requant(np.array([1 << 30]), np.array([31]), Rounding.HALF_EVEN, 0, -128, 127)
     assert requantize(np.zeros((0, 4), np.int32), r).shape == (0, 4)
