@@ -10,17 +10,17 @@ from simulator.merging.box_copies import ValueBox
 from simulator.merging.tiles import Evaluation, split_place
 from simulator.merging.value_numbers import ARRAY_BITS, array_of
 from simulator.merging.windows import find_valid_window, list_operands
-from toolchain.hw.chip import Chip
+from toolchain.machine import WindowOp
 
 Arrays = Mapping[int, Evaluation | int]  # what makes each array; bytes where its numbers have no rows and columns
 
 
-def is_one_operation(evaluation: Evaluation, arrays: Arrays, chip: Chip) -> bool:
+def is_one_operation(evaluation: Evaluation, arrays: Arrays) -> bool:
     """Return whether one operation computes what the tiles do, and all that it reads lies in its operands' arrays."""
     return (
-        find_valid_window(evaluation) is not None
+        (not isinstance(evaluation.first.op, WindowOp) or find_valid_window(evaluation) is not None)
         and _is_filled(evaluation)
-        and all(_is_inside(b, arrays) for k, b in enumerate(list_operands(evaluation, chip)) if k not in evaluation.maps)
+        and all(_is_inside(b, arrays) for k, b in enumerate(list_operands(evaluation)) if k not in evaluation.maps)
     )
 
 

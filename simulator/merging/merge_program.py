@@ -1,7 +1,8 @@
 """Step through a prepared program by the numbers of its values, and merge what is part of one evaluation.
 
 Copies only move numbers.
-A window operation becomes a tile of an evaluation where its constants are constant and its operands affine in one array each.
+A window operation, one element by element or a product of matrices becomes a tile of an evaluation in two conditions.
+Its constants are constant and its operands affine in one array each.
 Where an operand lies in several arrays, another step through the program follows the places that bytes were copied from.
 Every other operation stays single: its bytes are brought to where it reads them.
 """
@@ -19,11 +20,24 @@ from simulator.merging.box_copies import ValueBox, boxes_of_access, boxes_of_byt
 from simulator.merging.evaluation_checks import is_one_operation
 from simulator.merging.merged_program import MergedProgram, SingleOperation, build_merged_program
 from simulator.merging.places import FIRST_PLACES, Places
-from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories
+from simulator.merging.pointwise import describe_pointwise, describe_product
+from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories, Readings, Tile
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, Numbers, ValueNumbers, array_of, box_of
 from simulator.merging.windows import describe_window
 from toolchain.hw.chip import Chip
-from toolchain.machine import Copy, End, InstructionStream, MachineOp, Signal, Wait, WindowOp, accesses
+from toolchain.machine import (
+    Copy,
+    Elementwise,
+    End,
+    InstructionStream,
+    MachineOp,
+    MatrixProduct,
+    Signal,
+    Table,
+    Wait,
+    WindowOp,
+    accesses,
+)
 
 _TRIED = 4  # evaluations of a kind that a tile is tried with, the latest first; measured: 1 to 16 merge the same in ResNet-50
 _MOST_PASSES = 16  # measured: the networks of examples/networks take one; damaged programs take more
@@ -65,11 +79,19 @@ def _merge_by_numbers(
             gathered |= merger.memories.scattered
             continue
         merged, arrays = merger.list_evaluations(), merger.list_arrays()
-        uneven = [e for e in merged if not is_one_operation(e, arrays, chip)]
+        uneven = [e for e in merged if not is_one_operation(e, arrays)]
         if not uneven:
             return merger
         refused |= {p.tile.index for e in uneven for p in e.tiles}
     return None
+
+
+def _describe_tile(index: int, op: MachineOp, memories: Memories) -> tuple[Tile, Readings] | None:
+    if isinstance(op, WindowOp):
+        return describe_window(index, op, memories)
+    if isinstance(op, Elementwise | Table):
+        return describe_pointwise(index, op, memories)
+    return describe_product(index, op, memories) if isinstance(op, MatrixProduct) else None
 
 
 @dataclass
@@ -126,12 +148,12 @@ class _Merger:
             if self.memories.places is not None:
                 self.memories.places.copy(source, target)
             return True
-        if not (isinstance(op, WindowOp) and index not in self.refused and self._merge(index, op)):
+        if index in self.refused or not self._merge(index, op):
             self._keep(op)
         return self.arrays < FIRST_PLACES - 1
 
-    def _merge(self, index: int, op: WindowOp) -> bool:
-        described = describe_window(index, op, self.memories)
+    def _merge(self, index: int, op: MachineOp) -> bool:
+        described = _describe_tile(index, op, self.memories)
         if described is None:
             return False
         tile, readings = described
@@ -147,10 +169,10 @@ class _Merger:
             candidates.append(evaluation)
             self.steps.append(evaluation)
         item_bytes = tile.item_bytes
-        rows, columns, channels = op.output_height, op.output_width, tile.shape[2] * item_bytes
+        rows, columns, channels = tile.shape[0], tile.shape[1], tile.shape[2] * item_bytes
         written = number + ROW * np.arange(rows)[:, None, None] + COLUMN * np.arange(columns)[:, None] + np.arange(channels)
-        space, strides = op.unit_in(self.chip).roles["output"], (op.output_row_stride, op.output_column_stride, 1)
-        self._write(space, op.output_address, (rows, columns, channels), strides, written)
+        space, address, *strides = tile.output
+        self._write(space, address, (rows, columns, channels), (*strides, 1), written)
         return True
 
     def _keep(self, op: MachineOp) -> None:

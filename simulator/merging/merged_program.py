@@ -19,7 +19,17 @@ from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER,
 from simulator.merging.windows import cut_gathered, find_valid_window, list_operands
 from simulator.semantics.context import Context
 from toolchain.hw.chip import Chip
-from toolchain.machine import Convolution, Depthwise, MachineOp, WeightedWindowOp, parameter_bytes, table_bytes
+from toolchain.machine import (
+    Convolution,
+    Depthwise,
+    MachineOp,
+    MatrixProduct,
+    Table,
+    WeightedWindowOp,
+    WindowOp,
+    parameter_bytes,
+    table_bytes,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -168,7 +178,7 @@ def build_merged_program(
     chip: Chip, steps: Sequence[Evaluation | SingleOperation], stores: Sequence[ValueBox], dram: Array
 ) -> MergedProgram:
     """Return the program of these steps, whose arrays lie in one arena."""
-    operands = {e.array: _list_parts(e, chip) for e in steps if isinstance(e, Evaluation)}
+    operands = {e.array: _list_parts(e) for e in steps if isinstance(e, Evaluation)}
     constants, constant_places = _pack_constants(chip, steps, dram)
     initial_boxes = [box for box in stores if array_of(box.number) == INITIAL]
     addresses, arena_bytes = _place_arrays(steps, operands, stores, initial_boxes, constants.size)
@@ -200,17 +210,16 @@ def _pack_constants(
     places: dict[int, tuple[int, int]] = {}
     at = 0
     for e in steps:
-        if not isinstance(e, Evaluation) or not isinstance(e.first.op, WeightedWindowOp):
+        if not isinstance(e, Evaluation) or not isinstance(e.first.op, WeightedWindowOp | Table):
             continue
         op, begin = e.first.op, at
         for (_, parameters), (_, count) in sorted(e.channels.items(), key=lambda item: item[1]):
             size_bytes = int(parameter_bytes(count, chip))
             blocks.append(dram[parameters : parameters + size_bytes])
             at += size_bytes
-        table = at
-        if op.use_table:
-            size_bytes = int(table_bytes(op.code_types()[1], chip))
-            address: int = e.first.kind[2]  # type: ignore[index]
+        table, address = at, e.first.table
+        if address is not None:
+            size_bytes = int(table_bytes(op.element_type if isinstance(op, Table) else op.code_types()[1], chip))
             blocks.append(dram[address : address + size_bytes])
             at += size_bytes
         places[e.array] = (begin, table)
@@ -267,13 +276,13 @@ def _make_load_key(array: int, operand: int) -> int:
     return -1 - 2 * array - operand if array else -(1 << ARRAY_BITS) - operand
 
 
-def _list_parts(evaluation: Evaluation, chip: Chip) -> list[_OperandParts]:
+def _list_parts(evaluation: Evaluation) -> list[_OperandParts]:
     """Return the parts of each operand of an evaluation."""
     operands: list[_OperandParts] = []
-    for k, box in enumerate(list_operands(evaluation, chip)):
+    for k, box in enumerate(list_operands(evaluation)):
         if k in evaluation.maps:
-            _, width, pixel_bytes = box.counts
-            pitches = (width * pixel_bytes, pixel_bytes)
+            (_, width, pixel_bytes), (row, column, _) = box.counts, box.steps
+            pitches = (width * pixel_bytes if row else 0, pixel_bytes if column else 0)
             parts = tuple(boxes_of_map(cut_gathered(evaluation, k, box)))
             operands.append(_OperandParts(parts, True, int(np.prod(box.counts)), pitches))
         elif array_of(box.number) == INITIAL:
@@ -290,41 +299,72 @@ def _build_merged_step(
 ) -> _Step:
     op: Any = evaluation.first.op
     loads: list[_MemoryCopy] = []
-    places: list[tuple[int, int, int]] = []  # address, row stride, column stride
-    for k, operand in enumerate(operands):
-        if not operand.is_loaded:
-            _, address, (row, column, _) = layout.place(operand.parts[0])
-            places.append((address, row, column))
-            continue
-        begin = layout.addresses[_make_load_key(evaluation.array, k)]
-        loads += [_MemoryCopy(p.counts, layout.place(p), (_ARENA, begin + p.address, p.strides)) for p in operand.parts]
-        places.append((begin, *operand.pitches))
+    fields: dict[str, int] = {}
+    for k, (operand, name) in enumerate(zip(operands, (o.name for o in evaluation.first.operands))):
+        if operand.is_loaded:
+            begin, pitches = layout.addresses[_make_load_key(evaluation.array, k)], operand.pitches
+            loads += [_MemoryCopy(p.counts, layout.place(p), (_ARENA, begin + p.address, p.strides)) for p in operand.parts]
+        else:
+            _, begin, (*pitches, _) = layout.place(operand.parts[0])
+        fields |= dict(zip((f"{name}_address", f"{name}_row_stride", f"{name}_column_stride"), (begin, *pitches)))
+    address, (row_pitch, column_pitch, _) = layout.addresses[evaluation.array], layout.grids[evaluation.array]
+    fields |= {"output_address": address, "output_row_stride": row_pitch, "output_column_stride": column_pitch}
+    if isinstance(op, MatrixProduct):
+        fields = _product_fields(evaluation, fields)
+    elif isinstance(op, WindowOp):
+        fields |= _window_fields(evaluation)
+    else:
+        fields |= dict(zip(("height", "width", "channels"), evaluation.shape))
+    if evaluation.first.table is not None:
+        fields["table_address"] = constants[1]
+    if isinstance(op, WeightedWindowOp):
+        fields |= {"weight_address": evaluation.array, "parameter_address": constants[0]}
+    return _Step(tuple(loads), replace(op, **fields), True, ())
+
+
+def _window_fields(evaluation: Evaluation) -> dict[str, int]:
+    """Return the sizes, strides and padding of an evaluation of windows."""
     window = find_valid_window(evaluation)
     assert window is not None
     (top, bottom), (left, right) = window
-    (h, w, c), (row_pitch, column_pitch, _) = evaluation.shape, layout.grids[evaluation.array]
-    fields = {
-        "input_address": places[0][0],
-        "input_row_stride": places[0][1],
-        "input_column_stride": places[0][2],
+    h, w, c = evaluation.shape
+    return {
         "input_height": bottom - top,
         "input_width": right - left,
         "pad_top": top,
         "pad_left": left,
-        "output_address": layout.addresses[evaluation.array],
-        "output_row_stride": row_pitch,
-        "output_column_stride": column_pitch,
         "output_height": h,
         "output_width": w,
         "stride_height": evaluation.first.strides[0],
         "stride_width": evaluation.first.strides[1],
-        "output_channels" if isinstance(op, Convolution) else "channels": c,
+        "output_channels" if isinstance(evaluation.first.op, Convolution) else "channels": c,
     }
-    if isinstance(op, WeightedWindowOp):
-        fields |= {"weight_address": evaluation.array, "parameter_address": constants[0], "table_address": constants[1]}
-    if len(places) > 1:
-        fields |= dict(zip(("addend_address", "addend_row_stride", "addend_column_stride"), places[1]))
-    return _Step(tuple(loads), replace(op, **fields), True, ())
+
+
+def _product_fields(evaluation: Evaluation, fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the fields of a product of matrices: rows of the evaluation are batches, or further rows where these lie evenly.
+
+    `fields`: those of operands and output by rows and columns of the evaluation.
+    """
+    op: Any = evaluation.first.op
+    (batches, rows, columns), right = evaluation.shape, evaluation.first.operands[1]
+    if fields["a_row_stride"] == rows * fields["a_column_stride"]:
+        batches, rows = 1, batches * rows
+    item_bytes = right.pixel_bytes // (op.inner * op.columns)
+    return {
+        "batches": batches,
+        "rows": rows,
+        "a_address": fields["a_address"],
+        "a_batch_stride": fields["a_row_stride"],
+        "a_row_stride": fields["a_column_stride"],
+        "b_address": fields["b_address"],
+        "b_batch_stride": 0,
+        "b_row_stride": columns * item_bytes,
+        "b_column_stride": item_bytes,
+        "output_address": fields["output_address"],
+        "output_batch_stride": fields["output_row_stride"],
+        "output_row_stride": fields["output_column_stride"],
+    }
 
 
 def _build_single_step(single: SingleOperation, layout: _Layout) -> _Step:

@@ -28,11 +28,16 @@ class Operand:
     """A tensor that a tile reads: what output element (y, x, c) needs has the number `number` + (y, x, c) · `steps`.
 
     Of a gathered tensor these are numbers of places, and its values are those of the tile's `Reading`s.
+
+    `name`: how the operation's fields of it begin.
+    `pixel_bytes`: what an element needs from there on, the same for any number of channels; 0: `steps[2]` bytes a channel.
     """
 
     number: int
     steps: tuple[int, int, int]
     gathered: bool = False
+    name: str = "input"
+    pixel_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,9 @@ class Tile:
     `operands`: the first one says where in the output the tile lies.
     `shape`: rows, columns and channels of its output.
     `item_bytes`: of an output element.
+    `output`: memory, address, row and column stride of its output.
     `constants`: DRAM addresses of the constants of its channels; empty where its channels are those of its operands.
+    `table`: the DRAM address of its table; None: it has none.
     `strides`: input rows and columns from one output element to the next.
     """
 
@@ -54,7 +61,9 @@ class Tile:
     operands: tuple[Operand, ...]
     shape: tuple[int, int, int]
     item_bytes: int
+    output: tuple[int, int, int, int] = (0, 0, 0, 0)
     constants: tuple[int, ...] = ()
+    table: int | None = None
     strides: tuple[int, int] = (1, 1)
 
 
@@ -111,7 +120,8 @@ class Evaluation:
     def find_map_place(self, operand: int, at: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return row, column and byte of a gathered operand's map that output element `at` begins to read."""
         down, right = self.first.strides if operand == 0 else (1, 1)
-        return at[0] * down, at[1] * right, at[2] * self.first.operands[operand].steps[2]
+        steps = self.first.operands[operand].steps
+        return at[0] * down if steps[0] else 0, at[1] * right if steps[1] else 0, at[2] * steps[2]
 
     def _space_rows(self, tile: Tile) -> None:
         """Take the distance of rows, which tiles of one row do not show, from the first tile of the next row."""

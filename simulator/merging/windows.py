@@ -13,7 +13,6 @@ from simulator.merging.box_copies import ValueBox
 from simulator.merging.gathered_maps import Reading
 from simulator.merging.tiles import Evaluation, Memories, Operand, Readings, Tile
 from simulator.merging.value_numbers import Numbers, array_of
-from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import (
     Convolution,
@@ -27,12 +26,34 @@ from toolchain.machine import (
 from toolchain.machine.window_rows import RowRuns, window_reach
 
 # What tiles of an evaluation may differ in; the unit says where operands lie, which merged ones do not.
-_DIFFERENT = ("address", "row_stride", "column_stride", "base", "input_height", "input_width", "pad_top", "pad_left", "unit")
-_SIZES = ("output_height", "output_width", "output_channels", "channels", "stride_height", "stride_width")
+_DIFFERENT = (
+    "address",
+    "row_stride",
+    "column_stride",
+    "batch_stride",
+    "base",
+    "input_height",
+    "input_width",
+    "pad_top",
+    "pad_left",
+    "unit",
+)
+_SIZES = (
+    "output_height",
+    "output_width",
+    "output_channels",
+    "channels",
+    "stride_height",
+    "stride_width",
+    "height",
+    "width",
+    "rows",
+)
 
 
 @cache
-def _get_shared_parameters(kind: type[MachineOp]) -> Any:
+def get_shared_parameters(kind: type[MachineOp]) -> Any:
+    """Return a function of an operation of this kind: what all tiles of an evaluation share."""
     return attrgetter(*(n for n in kind.parameters() if n not in _SIZES and not n.endswith(_DIFFERENT)))
 
 
@@ -45,13 +66,14 @@ def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile,
     if any(op.surfaces()) or not min(op.input_row_stride, op.input_column_stride):
         return None
     constants = _read_constants(op, memories) if isinstance(op, WeightedWindowOp) else ()
-    table = 0
+    table: int | None = None
     if isinstance(op, WeightedWindowOp) and op.use_table:
         size_bytes = table_bytes(op.code_types()[1], chip)
         table = memories.read_constant(op.unit_in(chip).roles["parameters"], op.table_address, size_bytes)
-    if constants is None or table is None:
+        constants = None if table is None else constants
+    if constants is None:
         return None
-    shared = (type(op), _get_shared_parameters(type(op))(op), table)
+    shared = (type(op), get_shared_parameters(type(op))(op), table)
     operands = _read_operands(op, memories, shared in memories.gathered)
     if operands is None and memories.places is None:
         memories.scattered.add(shared)
@@ -66,7 +88,8 @@ def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile,
     arrays = [array_of(o.number + (op.pad_top * row + op.pad_left * column if o is first else 0)) for o in operands]
     kind = (*shared, *arrays, row, column)
     shape, output_bytes = (op.output_height, op.output_width, outputs), code_bytes(op.code_types()[1], chip)
-    return Tile(index, op, kind, operands, shape, output_bytes, constants, strides), readings
+    output = (op.unit_in(chip).roles["output"], op.output_address, op.output_row_stride, op.output_column_stride)
+    return Tile(index, op, kind, operands, shape, output_bytes, output, constants, table, strides), readings
 
 
 def _read_operands(op: WindowOp, memories: Memories, gathers: bool) -> tuple[Operand, ...] | None:
@@ -78,8 +101,9 @@ def _read_operands(op: WindowOp, memories: Memories, gathers: bool) -> tuple[Ope
         return None
     number, row, column = window
     number -= op.pad_top * row + op.pad_left * column
-    steps = row * op.stride_height, column * op.stride_width, 0 if isinstance(op, Convolution) else item_bytes
-    first = Operand(number, steps, gathers)
+    dense = isinstance(op, Convolution)
+    steps = row * op.stride_height, column * op.stride_width, 0 if dense else item_bytes
+    first = Operand(number, steps, gathers, "input", inputs * item_bytes if dense else 0)
     if not isinstance(op, Convolution) or not op.use_add:
         return (first,)
     addend = _read_addend(op, memories, gathers)
@@ -181,7 +205,10 @@ def _read_addend(op: Convolution, memories: Memories, gathers: bool) -> Operand 
     space = op.unit_in(memories.chip).roles["input"]
     size_bytes = op.output_channels * item_bytes
     pixels = memories.read_pixels(space, op.addend_address, counts, strides, size_bytes, gathers)
-    return None if pixels is None or min(pixels.steps) < 0 else Operand(pixels.first, (*pixels.steps, item_bytes), gathers)  # type: ignore[arg-type]
+    if pixels is None or min(pixels.steps) < 0:
+        return None
+    row, column = pixels.steps
+    return Operand(pixels.first, (row, column, item_bytes), gathers, "addend")
 
 
 def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -208,25 +235,28 @@ def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[in
     return axes[0], axes[1]
 
 
-def list_operands(evaluation: Evaluation, chip: Chip) -> list[ValueBox]:
-    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel. It has a valid window.
+def list_operands(evaluation: Evaluation) -> list[ValueBox]:
+    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel, one where all read the same.
 
-    Of a gathered operand these are places.
+    Of a gathered operand these are places. Windows are valid.
     """
-    op: Any = evaluation.first.op
+    height, width, channels = evaluation.shape
+    boxes: list[ValueBox] = []
+    for k, operand in enumerate(evaluation.operands):
+        number, size, (row, column, item) = operand.number, (height, width), operand.steps
+        if k == 0 and isinstance(evaluation.first.op, WindowOp):
+            (top, bottom), (left, right) = _require_window(evaluation)
+            row, column = row // evaluation.first.strides[0], column // evaluation.first.strides[1]
+            number, size = number + top * row + left * column, (bottom - top, right - left)
+        counts = (size[0] if row else 1, size[1] if column else 1, operand.pixel_bytes or channels * item)
+        boxes.append(ValueBox(0, number, counts, (0, 0, 0), (row, column, 1)))
+    return boxes
+
+
+def _require_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[int, int]]:
     window = find_valid_window(evaluation)
     assert window is not None
-    (top, bottom), (left, right) = window
-    first, *others = evaluation.operands
-    row, column = (step // stride for step, stride in zip(first.steps, evaluation.first.strides))
-    channels = op.input_channels if isinstance(op, Convolution) else evaluation.shape[2]
-    pixel_bytes = channels * code_bytes(op.code_types()[0], chip)
-    number = first.number + top * row + left * column
-    boxes = [ValueBox(0, number, (bottom - top, right - left, pixel_bytes), (0, 0, 0), (row, column, 1))]
-    for other in others:
-        h, w, c = evaluation.shape
-        boxes.append(ValueBox(0, other.number, (h, w, c * other.steps[2]), (0, 0, 0), (*other.steps[:2], 1)))
-    return boxes
+    return window
 
 
 def cut_gathered(evaluation: Evaluation, operand: int, box: ValueBox) -> Numbers:
@@ -235,8 +265,7 @@ def cut_gathered(evaluation: Evaluation, operand: int, box: ValueBox) -> Numbers
     `box`: the operand's, of `list_operands`.
     """
     y, x, byte = evaluation.find_map_place(operand, evaluation.low)
-    if operand == 0:
-        window = find_valid_window(evaluation)
-        assert window is not None
-        y, x = y + window[0][0], x + window[1][0]
+    if operand == 0 and isinstance(evaluation.first.op, WindowOp):
+        rows, columns = _require_window(evaluation)
+        y, x = y + rows[0], x + columns[0]
     return evaluation.maps[operand].cut((y, x, byte), box.counts)  # type: ignore[arg-type]

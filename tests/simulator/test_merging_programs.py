@@ -199,15 +199,14 @@ def place_tiles(*places: tuple[int, int, int]) -> Evaluation:
 def test_every_element_is_one_of_a_tile(places: list[tuple[int, int, int]], is_one: bool):
     evaluation = place_tiles(*places)
     source = place_tiles(*((y, x, c) for y in range(0, 8, 2) for x in (0, 4) for c in (0, 8)))
-    assert is_one_operation(evaluation, {2: source}, small_chip()) is is_one
+    assert is_one_operation(evaluation, {2: source}) is is_one
 
 
 def test_an_operand_lies_in_its_array():
     evaluation, small, large = place_tiles((0, 0, 0), (2, 0, 0)), place_tiles((0, 0, 0)), place_tiles((0, 0, 0), (2, 0, 0))
-    chip = small_chip()
-    assert is_one_operation(evaluation, {2: large}, chip)
-    assert not is_one_operation(evaluation, {2: small}, chip)
-    assert not is_one_operation(evaluation, {}, chip)
+    assert is_one_operation(evaluation, {2: large})
+    assert not is_one_operation(evaluation, {2: small})
+    assert not is_one_operation(evaluation, {})
 
 
 def test_bytes_of_two_arrays_side_by_side_are_two_boxes():
