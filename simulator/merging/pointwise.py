@@ -24,7 +24,7 @@ def describe_pointwise(index: int, op: PointwiseOp, memories: Memories) -> tuple
         table = memories.read_constant(roles["tables"], op.table_address, table_bytes(op.element_type, chip))
         if table is None:
             return None
-    if op.output_surface_stride:
+    if op.output_surface_stride or not all(_is_dense(op, name, code_bytes(n, chip)) for name, n in _list_operands(op)):
         return None
     shared = (type(op), get_shared_parameters(type(op))(op), table)
     gathers = shared in memories.gathered
@@ -58,12 +58,15 @@ def _strides_of(op: PointwiseOp, name: str, item_bytes: int) -> tuple[int, int, 
     return row, column, getattr(op, f"{name}_channel_stride", item_bytes)
 
 
+def _is_dense(op: PointwiseOp, name: str, item_bytes: int) -> bool:
+    """Return whether the channels of an operand's pixel lie side by side, or are one."""
+    return not getattr(op, f"{name}_surface_stride") and _strides_of(op, name, item_bytes)[2] in (0, item_bytes)
+
+
 def _read_operand(op: PointwiseOp, name: str, type_number: int, memories: Memories, gathers: bool) -> Operand | None:
     """Return an operand, or None where it is no map."""
     item_bytes = code_bytes(type_number, memories.chip)
     row_stride, column_stride, channel_stride = _strides_of(op, name, item_bytes)
-    if getattr(op, f"{name}_surface_stride") or channel_stride not in (0, item_bytes):
-        return None
     counts = (op.height if row_stride else 1, op.width if column_stride else 1)
     size_bytes = op.channels * item_bytes if channel_stride else item_bytes
     space, address = op.unit_in(memories.chip).roles["input"], getattr(op, f"{name}_address")
