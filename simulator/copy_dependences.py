@@ -36,5 +36,7 @@ def find_copy_dependences(chip: Chip, order: RunOrder, touched: TouchedBytes) ->
 
 
 def _reads_what_is_written(touched: TouchedBytes, number: int, other: int) -> bool:
+    if touched.are_apart(number, other):  # so that few copies have their accesses made
+        return False
     reads, writes = (a for a in touched[number] if not a.write), [a for a in touched[other] if a.write]
     return any(r.space == w.space and overlap(r, w) for r in reads for w in writes)

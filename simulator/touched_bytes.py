@@ -37,6 +37,16 @@ class _Spaces(NamedTuple):
 _NOTHING = _Spaces(0, 0)
 
 
+class _Extent(NamedTuple):
+    """The bytes of an access from the first to the last, counted from an address of its operation."""
+
+    space: int
+    write: bool
+    address: str
+    first: int
+    end: int
+
+
 class TouchedBytes(Sequence[tuple[Access, ...]]):
     """The accesses of each operation, made when they are looked at, and what costs less: their memories and peaks.
 
@@ -48,6 +58,7 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
         self._chip, self._ops = chip, ops
         self._accesses: dict[int, tuple[Access, ...]] = {}
         self._shapes = [_NOTHING] * len(ops)
+        self._extents: list[tuple[_Extent, ...] | None] = [None] * len(ops)
         self._peaks = [0] * len(chip.spaces)
         indirect = ops.indirect if isinstance(ops, InstructionStream) else {}
         for index in indirect:
@@ -72,9 +83,25 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
         """Return the memories that an operation reads and writes."""
         return self._shapes[index]
 
+    def are_apart(self, reader: int, writer: int) -> bool:
+        """Return whether all that one operation reads lies before or behind all that another writes; False: it may not."""
+        reads, writes = self._extents[reader], self._extents[writer]
+        if reads is None or writes is None:
+            return False
+        for read in reads:
+            first = getattr(self._ops[reader], read.address)
+            for write in writes:
+                if read.write or not write.write or read.space != write.space:
+                    continue
+                distance = getattr(self._ops[writer], write.address) - first
+                if read.first < distance + write.end and distance + write.first < read.end:
+                    return False
+        return True
+
     def _add(self, table: OperationTable, indirect: Container[int]) -> None:
         """Find the memories and peaks of a table's operations."""
         kind = type(self._ops[table.indexes[0]])
+        names = [name for name in kind.parameters() if name.endswith("address")]
         places = [place for place, name in enumerate(kind.parameters()) if name.endswith("address")]
         shapes = np.ascontiguousarray(np.delete(table.parameters, places, axis=1))
         data, row_bytes = shapes.tobytes(), shapes.shape[1] * shapes.itemsize
@@ -84,17 +111,18 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
                 rows_by_shape.setdefault(data[row * row_bytes : (row + 1) * row_bytes], []).append(row)
         for rows in rows_by_shape.values():
             op_accesses = self[table.indexes[rows[0]]]
-            ends = _find_ends(self._ops[table.indexes[rows[0]]], self._chip, op_accesses)
-            if ends is None:
+            extents = _find_extents(self._ops[table.indexes[rows[0]]], self._chip, op_accesses)
+            if extents is None:
                 for row in rows:
                     self._note_ends(self[table.indexes[row]])
             else:
-                highest = table.parameters[np.ix_(rows, places)].max(axis=0).tolist()
-                for access, (place, end) in zip(op_accesses, ends):
-                    self._peaks[access.space] = max(self._peaks[access.space], highest[place] + end)
+                highest = dict(zip(names, table.parameters[np.ix_(rows, places)].max(axis=0).tolist()))
+                for extent in extents:
+                    self._peaks[extent.space] = max(self._peaks[extent.space], highest[extent.address] + extent.end)
             spaces = _spaces_of(op_accesses)
             for row in rows:
                 self._shapes[table.indexes[row]] = spaces
+                self._extents[table.indexes[row]] = extents
 
     def _note_ends(self, op_accesses: Sequence[Access]) -> _Spaces:
         for access in op_accesses:
@@ -107,20 +135,19 @@ def _spaces_of(op_accesses: Sequence[Access]) -> _Spaces:
     return _Spaces(sum(reads), sum(writes))
 
 
-def _find_ends(op: MachineOp, chip: Chip, op_accesses: Sequence[Access]) -> list[tuple[int, int]] | None:
-    """Return for each access the place of its address among the operation's, and its end counted from there.
+def _find_extents(op: MachineOp, chip: Chip, op_accesses: Sequence[Access]) -> tuple[_Extent, ...] | None:
+    """Return the extents of the accesses of all operations that differ from this one in addresses alone.
 
-    They are those of all operations that differ from this one in addresses alone.
     Return None where an access does not begin behind an address.
     """
     names = [name for name in type(op).parameters() if name.endswith("address")]
     # an odd number is no multiple of another place's, should an address count more than bytes
     numbered = replace(op, **{name: 2 * place + 1 << _ADDRESS_BITS for place, name in enumerate(names)})
-    ends: list[tuple[int, int]] = []
+    extents: list[_Extent] = []
     for access, renumbered in zip(op_accesses, accesses(numbered, chip), strict=True):
         number, first = renumbered.address >> _ADDRESS_BITS, renumbered.address & (1 << _ADDRESS_BITS) - 1
         place = number // 2
         if number % 2 == 0 or place >= len(names) or getattr(op, names[place]) + first != access.address:
             return None
-        ends.append((place, first + access.end - access.address))
-    return ends
+        extents.append(_Extent(access.space, access.write, names[place], first, first + access.end - access.address))
+    return tuple(extents)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import random_operations
-from machine_programs import accumulator_changes, load, make, small_chip
+from machine_programs import accumulator_changes, load, make, small_chip, store
 from random_operations import Draw
 from test_operations import CHIPS, KINDS
 
@@ -58,6 +58,19 @@ def test_accesses_are_made_once_for_operations_that_differ_in_addresses(monkeypa
     touched = TouchedBytes(chip, flow)
     assert calls == [0, 20]
     assert touched.peak_bytes == {"dram": 20 * 64, "sram": 19 * 128 + 64}
+
+
+def test_copies_are_apart_where_their_bytes_have_a_gap():
+    """b reads 64 bytes that begin from 70 bytes before those that a writes to 70 bytes behind them."""
+    chip = small_chip()
+    pairs = [(load(0, 1024, 64), store(1024 + distance, 4096, 64)) for distance in range(-70, 71)]
+    flow = dispatch_program(chip, [op for pair in pairs for op in pair])
+    touched = TouchedBytes(chip, flow)
+    gaps = [touched.are_apart(2 * k + 1, 2 * k) for k in range(len(pairs))]
+    assert gaps == [abs(distance) >= 64 for distance in range(-70, 71)]
+    assert touched.are_apart(0, 1)  # one reads the DRAM from 0 on, the other writes it from 4096 on
+    reader = dispatch_program(chip, [Signal(0, 0), load(0, 0, 8)])
+    assert not TouchedBytes(chip, reader).are_apart(1, 0)  # nothing is known of a signal
 
 
 def test_a_memory_that_is_none_is_named():
