@@ -38,13 +38,17 @@ _NOTHING = _Spaces(0, 0)
 
 
 class _Extent(NamedTuple):
-    """The bytes of an access from the first to the last, counted from an address of its operation."""
+    """The bytes of an access from the first to the last, counted from an address of its operation.
+
+    `access`: that of one of the operations.
+    """
 
     space: int
     write: bool
     address: str
     first: int
     end: int
+    access: Access
 
 
 class TouchedBytes(Sequence[tuple[Access, ...]]):
@@ -73,11 +77,18 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
 
     def __getitem__(self, index: Any) -> Any:
         if index not in self._accesses:
-            try:
-                self._accesses[index] = accesses_at(self._ops, index, self._chip)
-            except ValueError as fault:
-                raise ProgramError(f"{describe(index, self._ops, self._chip)}: {fault}") from fault
+            self._accesses[index] = self._make_accesses(index)
         return self._accesses[index]
+
+    def _make_accesses(self, index: int) -> tuple[Access, ...]:
+        """Make the accesses of an operation: those of another that differs in addresses alone, at its own, or anew."""
+        extents, op = self._extents[index], self._ops[index]
+        if extents is not None:
+            return tuple([e.access.at(getattr(op, e.address) + e.first) for e in extents])
+        try:
+            return accesses_at(self._ops, index, self._chip)
+        except ValueError as fault:
+            raise ProgramError(f"{describe(index, self._ops, self._chip)}: {fault}") from fault
 
     def spaces(self, index: int) -> _Spaces:
         """Return the memories that an operation reads and writes."""
@@ -149,5 +160,7 @@ def _find_extents(op: MachineOp, chip: Chip, op_accesses: Sequence[Access]) -> t
         place = number // 2
         if number % 2 == 0 or place >= len(names) or getattr(op, names[place]) + first != access.address:
             return None
-        extents.append(_Extent(access.space, access.write, names[place], first, first + access.end - access.address))
+        if renumbered.at(access.address) != access:
+            return None
+        extents.append(_Extent(access.space, access.write, names[place], first, first + access.end - access.address, access))
     return tuple(extents)

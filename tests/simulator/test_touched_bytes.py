@@ -38,6 +38,7 @@ def test_memories_and_peaks_are_those_of_accesses(chip: str):
         touched, peaks = TouchedBytes(machine, dispatch_program(machine, prefix)), Counter[int]()
         for index, op in enumerate(prefix):
             op_accesses = () if isinstance(op, Signal | Wait | End) else accesses(op, machine)
+            assert touched[index] == op_accesses
             for access in op_accesses:
                 peaks[access.space] = max(peaks[access.space], access.end)
             reads, writes = ({a.space for a in op_accesses if a.write == write} for write in (False, True))

@@ -36,6 +36,10 @@ class Access:
             end = end + (n - 1) * stride
         object.__setattr__(self, "end", end)
 
+    def at(self, address: int) -> Access:
+        """Return the access of as many bytes in the same shape at another address."""
+        return Access(self.space, address, self.counts, self.strides, self.inner_bytes, self.write, self.in_step, self.exact)
+
     @property
     def block(self) -> Block:
         """The same bytes with dimensions of one element dropped and those that continue the run merged into it."""
