@@ -162,6 +162,13 @@ class PartSums:
                 weak_slices.append(replace(part, worst_db=float(levels[worst]), worst=worst, values=each, is_all=is_all))
         return sorted(weak_slices, key=lambda part: part.worst_db)
 
+    def list_noise_ratios(self) -> Array:
+        """Return noise over signal of each index of short axes, and of all values where there are no such axes."""
+        sums = [s for s in self._axes.values() if len(s.signal) <= SHORT_AXIS]
+        pairs = [(s.signal, s.noise) for s in sums]
+        pairs += [] if sums else [(s.signal.sum(keepdims=True), s.noise.sum(keepdims=True)) for s in [*self._axes.values()][:1]]
+        return np.concatenate([np.zeros(0), *(noise[signal > 0] / signal[signal > 0] for signal, noise in pairs)])
+
     def _measure_indices(self, axis: int, means: PartSums | None) -> Array:
         """Return dB of each index of an axis: float64[n], inf without noise and without signal."""
         sums = self._axes[axis]

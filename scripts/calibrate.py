@@ -23,6 +23,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,13 @@ from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_plugins, add_states, add_types, add_values, input_shapes, input_values
 from toolchain.compiler import select_model
 from toolchain.errors import CompileError
+from toolchain.expected_cycles import make_cycle_counter
 from toolchain.frontend import NormalModel, load_model, pair_states
 from toolchain.hw import load_chip
 from toolchain.inference import run_float_models_on
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
+from toolchain.options import BuildOptions
 from toolchain.passes.decompose import decompose_all, decompose_model
 from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.calibrate_network import AUTO, calibrate_network, effort_of
@@ -179,9 +182,11 @@ def _repair(options: argparse.Namespace, model: NormalModel, data: Samples) -> F
     machine = load_machine(options.hw)
     model = pair_states(decompose_for_types(model, machine.chip, (), options.types, {}), options.states)
     network = Network(model, select_model(model, machine), machine).override_types(options.types)
+    network = replace(network, count_cycles=make_cycle_counter(BuildOptions.level))
     effort = effort_of(options.repair, network, data, real=True)
     result = calibrate_network(network, data, options.observer, effort, show_progress)
-    numerics = machine.chip.numerics
+    network = network.with_types(result.quantization.types)
+    model, numerics = network.model, machine.chip.numerics
     ranges = {n: r for n, r in result.quantization.ranges.items() if n not in network.selection.fixed}
     of = {"observer": result.label, "samples": result.samples or 0, "hardware": machine.chip.name, "repair": result.repair}
     parameters = Parameters(**_of(options, model, network, ranges), **of)
@@ -200,7 +205,7 @@ def _of(
     """Return the tensors' keys of the file.
 
     Encodings are scales of codes, and so of each tensor's own, with the room that the build would leave.
-    A file of ours has ranges, and the types that the user set.
+    A file of ours has ranges, and the types that the user or repair set.
     """
     type_keys: dict[str, Any] = {}
     if network is not None and options.output.suffix in SUFFIXES:
@@ -209,7 +214,7 @@ def _of(
         of, within = network.chip.numerics.of, model.over_sequences
         ranges = {n: with_room(r, within.get(n), of(type_by_tensor[n])) if isinstance(r, Range) else r for n, r in ranges.items()}
         type_keys = {"types": model.by_name(type_by_tensor), "weight_types": network.weight_types}
-    elif network is not None and options.types:
+    elif network is not None and (network.types or network.weight_types):
         type_keys = {"types": model.by_name(network.types), "weight_types": network.weight_types}
     sources = model.by_name(tensor_sources(model.proto))
     return {

@@ -35,6 +35,7 @@ from toolchain.evaluation_data import (
     refit_notes,
     split_evaluation_data,
 )
+from toolchain.expected_cycles import make_cycle_counter
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
 from toolchain.inference import run_float_models_on, use_custom_ops
@@ -342,6 +343,7 @@ def _quantize_network(
     )
     model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
     network = replace(network, model=model, raw_ports=frozenset(options.raw_ports))
+    network = replace(network, max_slowdown=options.max_slowdown, count_cycles=make_cycle_counter(options.level))
     require_ports(network, options.raw_ports)
     if options.host_ports and alone and options.calibration is not None and options.parameters is None:
         network = place_port_nodes(network, data.calibration, options.raw_ports)

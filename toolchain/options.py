@@ -54,6 +54,7 @@ class BuildOptions:
     `host_ports`: nodes beside inputs and outputs run on the host, and outputs are scaled by channel, where codes would lose a
     part.
     `raw_ports`: inputs and outputs of which that is not so, since hardware fills or reads their codes.
+    `max_slowdown`: times the cycles that repair may take for wider codes; 1 for none.
     `passes`: optional passes that are left out, and whether each graph is verified.
     `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
     `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
@@ -90,6 +91,7 @@ class BuildOptions:
     raw_ports: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     custom_ops: tuple[str, ...] = ()
+    max_slowdown: float = 1.1
 
     def __post_init__(self) -> None:
         """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""
@@ -103,6 +105,8 @@ class BuildOptions:
             raise CompileError(f"sram-curve: is of one set of shapes and of sizes of its own; leave out --{other}")
         if self.raw_ports and not self.host_ports:
             raise CompileError("raw-port: --no-host-ports keeps one scale at every port; give one of them")
+        if not self.max_slowdown >= 1:
+            raise CompileError(f"max-slowdown {self.max_slowdown:g}: must be 1 or more, where 1 keeps all codes as they are")
         if self.samples is not None and self.samples < 1:
             raise CompileError(f"samples {self.samples}: must be 1 or more")
         if self.observer not in (*OBSERVERS, AUTO, None):

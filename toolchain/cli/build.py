@@ -170,6 +170,12 @@ def build_command(
             help="Post-training refinement: none, fast or full. Default: fast from 16 samples on.", rich_help_panel=DATA
         ),
     ] = None,
+    max_slowdown: Annotated[
+        float,
+        typer.Option(
+            help="Times the cycles that repair may take for wider codes where a part is poor; 1 for none.", rich_help_panel=DATA
+        ),
+    ] = 1.1,
     type_: Annotated[list[str] | None, typer.Option(TYPE, metavar=TYPE_FORM, help=TYPE_HELP, rich_help_panel=DATA)] = None,
     static_ranges: Annotated[
         bool,
@@ -328,7 +334,7 @@ def build_command(
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule),
                 plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
                 None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
-                host_ports, tuple(raw_port or ()), tuple(plugin or ()), tuple(custom_ops or ()),
+                host_ports, tuple(raw_port or ()), tuple(plugin or ()), tuple(custom_ops or ()), max_slowdown,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

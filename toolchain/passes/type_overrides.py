@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from quant.fixed_point.core.codes import CodeType
@@ -141,6 +141,27 @@ def decompose_for_types(
     types = {**divided.in_all_shapes(file_types), **type_overrides.tensors}
     fine = {name for name, codes in types.items() if codes.bits >= finest}
     return decompose_model(model, chip, host_nodes, fine | _list_rounded_tensors(model, finest))
+
+
+def decompose_again(model: NormalModel, chip: Chip, host_nodes: Collection[str], types: Mapping[str, CodeType]) -> NormalModel:
+    """Return the model with the steps that codes of these types take, or the same model where its steps are those.
+
+    `types`: by tensor of the model.
+    """
+    finest = max(codes.bits for codes in chip.operand_types)
+    fine = {name for name, codes in types.items() if codes.bits >= finest}
+    if model.undivided is None or not fine:
+        return model
+    divided = decompose_model(model.undivided, chip, host_nodes, fine | _list_rounded_tensors(model.undivided, finest))
+    if divided.types.keys() == model.types.keys():
+        return model
+    return replace(
+        divided,
+        states=model.states,
+        states_asked=model.states_asked,
+        states_likely=model.states_likely,
+        twin_by_tensor={t: twin for t, twin in model.twin_by_tensor.items() if t in divided.types and twin in divided.types},
+    )
 
 
 def _list_rounded_tensors(model: NormalModel, bits: int) -> set[str]:

@@ -50,6 +50,11 @@ class OutputQuality:
         """The mean over the parts."""
         return float(np.mean([_clamp_decibels(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
 
+    @property
+    def weakest_db(self) -> float:
+        """The least over the parts and what they hold."""
+        return min((p.weakest_db for p in self.parts), default=CEILING_DB)
+
     def objection(self, before: OutputQuality, *, tested: bool = True, least_db: float = LEAST_GAIN_DB) -> str | None:
         """Return why this is no better than `before` by `least_db`, or None where it is. What one of them lacks is not compared.
 

@@ -25,13 +25,16 @@ from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.pipeline import select_graph
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
-from toolchain.passes.type_overrides import PRODUCTS, list_weighted_layers, resolve_type_overrides
+from toolchain.passes.type_overrides import PRODUCTS, decompose_again, list_weighted_layers, resolve_type_overrides
 from toolchain.repair.channel_scaling import scale_model
 from toolchain.report.host_metrics import MACS
 from toolchain.runtime import Session
 
 BY_REPAIR = "left to the host by repair: its integers would cost more than they save"
 Progress = Callable[[str, int, int | None], None]  # step, done, total
+
+
+CycleCounter = Callable[["Network", Quantization], int]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Network:
     `types`: types that the user set for tensors of the model.
     `weight_types`: types that the user set for weights of layers.
     `raw_ports`: inputs and outputs, by their names in the file, that keep one affine scale.
+    `max_slowdown`: times the cycles that wider codes may take; `count_cycles` gives those of a plan, None: none are chosen.
     `not_finite`: tensors without a range since a sample holds such values, with the reason why nodes at them stay on the host.
     """
 
@@ -55,6 +59,8 @@ class Network:
     weight_types: Mapping[str, CodeType] = field(default_factory=dict)
     not_finite: Mapping[str, str] = field(default_factory=dict[str, str])
     raw_ports: frozenset[str] = frozenset()
+    max_slowdown: float = 1.1
+    count_cycles: CycleCounter | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -162,15 +168,29 @@ class Network:
         return {**{to[0]: types[t] for t, to in moved.items() if to}, **types}
 
     def through(self, quantization: Quantization) -> Network:
-        """This network, as it comes from the model, with the factors of a quantization in it and its hosted nodes on the host.
+        """This network, as it comes from the model, with factors and types of a quantization, and its hosted nodes on the host.
 
         Raises CompileError: factors that do not fit the model.
         """
+        network = self.with_types(quantization.types)
         if not quantization.factors and not quantization.hosted:
-            return self
-        model, put_in = scale_model(self.model, quantization.factors)
+            return network
+        model, put_in = scale_model(network.model, quantization.factors)
         repaired = {*match_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
-        return replace(self, model=model).host(repaired, BY_REPAIR)
+        return replace(network, model=model).host(repaired, BY_REPAIR)
+
+    def with_types(self, types: Mapping[str, CodeType]) -> Network:
+        """Return the network with these types of the model's tensors, of which those of the user stay. Operators in steps get the
+        steps that codes of this type take.
+        """
+        more = {name: codes for name, codes in types.items() if self.said_types.get(name) is not codes}
+        if not more:
+            return self
+        all_types = {**more, **self.types}
+        model = decompose_again(self.model, self.chip, self.host_nodes, {**self.selection.types, **all_types})
+        if model is self.model:
+            return replace(self, types=all_types)
+        return replace(self, model=model, types=all_types).host((), "")
 
     def host(self, nodes: Collection[str], reason: str) -> Network:
         """Return the network with these nodes of the model on the host too, for this reason."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from toolchain.repair.observers import choose_observers
 from toolchain.repair.probability_sums import LEAST_GAIN_DB as PROBABILITY_GAIN_DB
 from toolchain.repair.probability_sums import host_probability_sums
 from toolchain.repair.sample_folds import join_folds
+from toolchain.repair.solve_types import solve_types
 from toolchain.repair.weight_rounding import compensate_input_error, correct_biases, round_layer_weights
 
 Effort = Literal["none", "fast", "full"]
 FEW_SWEEPS, SWEEPS = 2, 16  # of codes in turn, by the fast and the full effort; few layers take more than ten until none changes
+POOR_PART_DB, GOOD_PART_DB = 20.0, 40.0  # docs/repair.md: parts below them get wider codes, by the fast and the full effort
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 
@@ -36,6 +39,8 @@ class RepairStep:
     no chance.
     `by_layer`: it takes `leave`: the layers that it is not to touch.
     `least_db`: gain of the outputs in dB that it must reach to be kept.
+    `below_db`: it runs where a part of the held-out samples is below.
+    `remeasures`: it takes what measures the ranges of earlier steps.
     `finds_ranges`: its choice is `measured` on all samples, as ranges are without repair.
     """
 
@@ -47,6 +52,8 @@ class RepairStep:
     by_layer: bool = False
     finds_ranges: bool = False
     least_db: float = LEAST_GAIN_DB
+    below_db: float = math.inf
+    remeasures: bool = False
 
 
 OBSERVERS_STEP = RepairStep("observers", choose_observers, 10, finds_ranges=True)
@@ -55,6 +62,8 @@ STEPS: tuple[RepairStep, ...] = (
     RepairStep("region ends", free_ends, 2, finds_ranges=True),
     RepairStep("equalization", equalize, 6, finds_ranges=True),
     OBSERVERS_STEP,
+    RepairStep("types", solve_types, 20, ("fast",), finds_ranges=True, remeasures=True, below_db=POOR_PART_DB),
+    RepairStep("types", solve_types, 20, ("full",), finds_ranges=True, remeasures=True, below_db=GOOD_PART_DB),
     RepairStep("offsets", offset_zero_points, 4),
     RepairStep("rounding", partial(round_layer_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),
     RepairStep("rounding", partial(round_layer_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
@@ -118,11 +127,13 @@ def run_repair(
     measure: Measure | None = None
     everything = join_folds(fit_samples, held_out)
     for at, step in enumerate(steps):
+        if best.weakest_db >= step.below_db:
+            continue
         earlier = without.get(step.instead_of or "")
         told_to = clock.within(at)
-        run = partial(
-            step.run, network, quantization, fit_samples, told_to, **({"measured": everything} if step.finds_ranges else {})
-        )
+        extra = {"measured": everything} if step.finds_ranges else {}
+        extra |= {"remeasure": measure} if step.remeasures else {}
+        run = partial(step.run, network, quantization, fit_samples, told_to, **extra)
         attempt = partial(_attempt, base, quantization, step, run, judge, told_to)
         step_attempt = attempt()
         objection, losses = step_attempt.objection(best, earlier), step_attempt.losses(best, plain)

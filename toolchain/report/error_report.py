@@ -15,9 +15,7 @@ from quant.fidelity import POOR_SQNR_DB, ErrorSums
 from quant.fit_sample import Sample
 from quant.float_session import FloatSession
 from quant.observe import Range
-from quant.producer_links import SHAPE_OPS
 from toolchain.frontend import NormalModel
-from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import Graph, OnnxGraph, Quant
 from toolchain.ops.data_movement import ModelConcat
 from toolchain.passes.saturation_ranges import find_saturation_ranges
@@ -41,6 +39,7 @@ from toolchain.report.layer_errors import (
     alone_values,
     measure_layers,
 )
+from toolchain.report.model_with_tensor import ModelWithTensor, list_ends
 from toolchain.report.warnings import layer_warnings
 
 SIMILAR_DB = 10.0
@@ -241,40 +240,12 @@ def _least(a: float | None, b: float | None) -> float | None:
     return min((v for v in (a, b) if v is not None), default=None)
 
 
-@dataclass(frozen=True)
-class _ModelWithTensor:
-    """The float network with one tensor given beside its inputs."""
-
-    model: NormalModel
-    tensor: str
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return (*self.model.inputs, self.tensor)
-
-    def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
-        yield self.model.normal_part(self.inputs, names)
-
-
-def _ends(graph: OnnxGraph) -> list[str]:
-    """The float tensors that the outputs hold, in parts where they are joined: a part cannot hide behind a larger one."""
-    producers, tensors, pending = graph.producers(), dict[str, None](), list(reversed(graph.outputs))
-    while pending:
-        name = pending.pop()
-        node = producers.get(name)
-        if node is None or node.op.op_type not in SHAPE_OPS:
-            tensors[name] = None
-        else:
-            pending += [n for n in reversed(node.inputs[: None if node.op.op_type == "Concat" else 1]) if n]
-    return [n for n in tensors if graph.types[n].dtype.startswith("float") and n not in graph.constants]
-
-
 class _Outputs:
     """A cache of float's outputs on the recorded samples; it tells how much is left of them when one tensor is replaced."""
 
     def __init__(self, measurements: LayerMeasurements, records: Sequence[SampleRecord]) -> None:
         self._measurements, self._records, self._model = measurements, records, measurements.network.model
-        names = _ends(self._model.graph)
+        names = list_ends(self._model.graph)
         session = FloatSession(self._model, names) if names else None
         values = [session.run(k.sample) if session else [] for k in records]
         informative = [any(_tells(self._model.graph, n, v[i]) for v in values) for i, n in enumerate(names)]
@@ -291,7 +262,7 @@ class _Outputs:
         """dB of the output that suffers most where the block's error alone is put into float."""
         tensor = self._measurements.network.shown[block.tensor].model
         within = tensor in self._model.inputs
-        network = self._model if within else _ModelWithTensor(self._model, tensor)
+        network = self._model if within else ModelWithTensor(self._model, tensor)
         session = FloatSession(network, self._names, few_runs=True) if self._names else None
         sums = [ErrorSums() for _ in self._names]
         for record, values in zip(self._records, self._values):

@@ -30,6 +30,7 @@ UNSCALED: Factors = MappingProxyType({})
 
 FEWEST_FOR_MEANS = 8  # docs/accuracy.md: samples from which on a channel's mean is known well enough to be no signal
 QUIET = 100.0  # docs/accuracy.md: times the energy of a sample is less than the mean: it is no sample to be judged alone
+SURE_VALUES = 64  # docs/repair.md: of an index whose figure is within 1 dB of that of all data
 LOW_DB = 30.0  # docs/accuracy.md: a part below it is named
 SCORE_LEVELS = (0.25, 0.5)  # a score that never passes the first has found nothing
 SAME_SCORES = (
@@ -85,6 +86,12 @@ class FidelityPart(Fidelity):
     def judged_db(self) -> float:
         """Return the SQNR that the part is judged by: that of what varies, where that is known."""
         return self.sqnr_db if self.varying_db is None else min(self.sqnr_db, self.varying_db)
+
+    @property
+    def weakest_db(self) -> float:
+        """Return the least SQNR of the part, of its parts of unlike size, and of indices with enough values to tell."""
+        weak = (s.worst_db for s in self.weak if s.values >= SURE_VALUES)
+        return min((self.judged_db, *(s.sqnr_db for s in self.slices), *weak))
 
     @property
     def keeps_scores(self) -> bool:

@@ -1,0 +1,130 @@
+"""Wider codes go to the tensors whose rounding costs the outputs most, within a budget of cycles, and the file holds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from unequal_networks import nothing
+
+from quant.calibrate import calibrate
+from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
+from quant.repair.choices import Quantization
+from quant.structural_ranges import AdjustedRanges
+from tests.support.run_in_process import run_script
+from toolchain.api import Build, BuildOptions, build
+from toolchain.compiler import select_model
+from toolchain.errors import CompileError
+from toolchain.expected_cycles import make_cycle_counter
+from toolchain.frontend import load_model
+from toolchain.isa import load_machine
+from toolchain.passes.type_overrides import decompose_for_types
+from toolchain.repair.network import Network
+from toolchain.repair.solve_types import solve_types
+
+SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
+ROWS, CHANNELS = 16, 32
+CANCEL = "a = MatMul(x, w) b = Mul(u, large) s = Add(a, b) r = Relu(s) q = Sub(r, b) y = MatMul(q, v)"
+NORM = "a = MatMul(x, w) b = Mul(a, rows) n = LayerNormalization(b, one) y = MatMul(n, v)"
+
+
+def write_network(folder: Path, nodes: str) -> Path:
+    """Write a network that reads x and u as float32[1, rows, channels and 1], with 48 samples beside it."""
+    second = f", float[1,{ROWS},1] u" if "(u" in nodes else ""
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[1,{ROWS},{CHANNELS}] x{second}) => (float[1,{ROWS},8] y) {{ {nodes} }}'
+    )
+    rng = np.random.default_rng(0)
+    values = {
+        "w": rng.standard_normal((CHANNELS, CHANNELS)) / 6,
+        "v": rng.standard_normal((CHANNELS, 8)) / 6,
+        "large": np.array(1000.0),
+        "rows": np.where(np.arange(ROWS) % 8 == 0, 8.0, 1.0).reshape(1, ROWS, 1),
+        "one": np.ones(CHANNELS),
+    }
+    for name in values:
+        if any(name in node.input for node in proto.graph.node):
+            proto.graph.initializer.append(numpy_helper.from_array(values[name].astype(np.float32), name))
+    onnx.save(onnx.shape_inference.infer_shapes(proto), folder / "m.onnx")
+    data = {"x": rng.standard_normal((48, 1, ROWS, CHANNELS)), "u": 1 + 0.3 * rng.random((48, 1, ROWS, 1))}
+    arrays: dict[str, Any] = {i.name: data[i.name].astype(np.float32) for i in proto.graph.input}
+    np.savez(folder / "data.npz", **arrays)
+    return folder / "m.onnx"
+
+
+def build_network(folder: Path, nodes: str, max_slowdown: float = 1.1) -> Build:
+    path = write_network(folder, nodes)
+    options = BuildOptions(
+        "transformer64", calibration=str(folder / "data.npz"), max_slowdown=max_slowdown, repair="fast", host_ports=False
+    )
+    return build(path, options)
+
+
+def decibels(built: Build) -> float:
+    return built.figures["outputs"][0]["sqnr_db"]
+
+
+def test_a_sum_that_cancels_gets_wider_codes(tmp_path: Path) -> None:
+    plain, widened = (build_network(tmp_path, CANCEL, most) for most in (1, 1.1))
+    assert decibels(plain) < 10 and decibels(widened) > 30
+    assert widened.figures["expected_cycles"] <= 1.1 * plain.figures["expected_cycles"]
+    (note,) = [n for n in widened.notes if n.startswith("codes of int16 for r (100 % of the noise)")]
+    assert " times the cycles" in note
+
+
+def test_types_that_the_repair_chose_stand_in_the_file(tmp_path: Path) -> None:
+    path = write_network(tmp_path, CANCEL)
+    data, file = str(tmp_path / "data.npz"), tmp_path / "p.yaml"
+    run_script(SCRIPT, path, "--data", data, "--hw", "transformer64", "--repair", "fast", "-o", file)
+    assert file.read_text().count("type: int16") >= 1
+    options = BuildOptions("transformer64", calibration=data, parameters=str(file), states=("none",))
+    assert decibels(build(path, options)) > 30
+
+
+def open_network(path: Path) -> Network:
+    machine = load_machine("transformer64")
+    model = decompose_for_types(load_model(path), machine.chip, (), (), {})
+    return Network(model, select_model(model, machine), machine, max_slowdown=2.0, count_cycles=make_cycle_counter(1))
+
+
+def test_an_operator_in_steps_gets_the_steps_of_its_type(tmp_path: Path) -> None:
+    path, int16 = write_network(tmp_path, NORM), CodeType("int16")
+    network = open_network(path)
+    widened = network.with_types({"n": int16})
+    expected = decompose_for_types(load_model(path), network.chip, (), (), {"n": int16})
+    assert widened.model.types.keys() == expected.types.keys() != network.model.types.keys()
+    assert network.with_types({}) is network
+    pinned = replace(network, types={"n": CodeType("int8")}).with_types({"n": int16})
+    assert pinned.types == {"n": CodeType("int8")} and pinned.model is network.model
+
+
+def test_ranges_that_an_earlier_step_measured_stay_beside_wider_ones(tmp_path: Path) -> None:
+    network = open_network(write_network(tmp_path, NORM))
+    with np.load(tmp_path / "data.npz") as arrays:
+        samples = [{"x": x} for x in arrays["x"][:24]]
+    ranges = calibrate(network.model.proto, samples, network.tensors, computed_by=network.model, divided=network.model.divided)
+    before = Quantization({**ranges, **network.get_model_ranges({})})
+    marked = Range(-77.0, 77.0)
+    outcome = solve_types(
+        network, before, samples, nothing, remeasure=lambda _: AdjustedRanges({**ranges, "a/rows": marked, "n": marked}, ())
+    )
+    widened = network.through(outcome.quantization)
+    assert outcome.quantization.types and outcome.measure is not None and "n" in outcome.quantization.types
+    remeasured = outcome.measure(samples).ranges
+    assert set(widened.tensors) <= remeasured.keys() and remeasured["n"] != marked
+    assert "a/rows" in outcome.quantization.types or remeasured["a/rows"] == marked
+
+
+def test_machines_of_one_type_and_a_budget_of_1_change_nothing(tmp_path: Path) -> None:
+    network = open_network(write_network(tmp_path, NORM))
+    before = Quantization({})
+    for other in (replace(network, max_slowdown=1.0), replace(network, machine=load_machine("edge16"))):
+        assert solve_types(other, before, [], nothing).quantization is before
+    with pytest.raises(CompileError, match=r"max-slowdown 0\.5: must be 1 or more"):
+        BuildOptions("edge16", max_slowdown=0.5)
