@@ -40,10 +40,11 @@ def get_range_owner(name: str, divided: Decomposition | None) -> str:
 
 
 def clip_ranges(ranges: Mapping[str, EntryT], divided: Decomposition | None) -> dict[str, EntryT | Range]:
-    """The ranges within the bounds; one that has nothing there stays, and scales do."""
+    """Return the ranges within the bounds, up to what they reach; one that has nothing there stays, and scales do."""
     clipped_ranges: dict[str, EntryT | Range] = dict(ranges)
     for name, bounds in divided.within.items() if divided is not None else ():
         tensor_range = clipped_ranges.get(name)
         if isinstance(tensor_range, Range) and tensor_range.low < bounds.high and tensor_range.high > bounds.low:
-            clipped_ranges[name] = tensor_range.within(bounds.low, bounds.high)
+            clipped = tensor_range.within(bounds.low, bounds.high)
+            clipped_ranges[name] = clipped if bounds.reaches is None else clipped.union(Range(bounds.reaches, bounds.reaches))
     return clipped_ranges

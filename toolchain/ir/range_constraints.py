@@ -27,11 +27,13 @@ class ClippedRange:
 
     `as_one`: tensors with the same text share one range, which covers them all, as a state that goes from step to
     step.
+    `reaches`: a value that the range holds although no sample may show it.
     """
 
     low: float
     high: float
     as_one: str = ""
+    reaches: float | None = None
 
 
 Inner = FixedRange | ClippedRange | Quant  # a Quant: an operator makes it at this scale

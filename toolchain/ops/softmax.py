@@ -26,6 +26,8 @@ from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, halvings
 from toolchain.ops.permutation import Reshape
 
+_CLOSE_CALL = 2.5  # docs/accuracy.md: sum of exp(x - max) of two equal classes, and some of others
+
 
 def softmax(steps: DecompositionBuilder) -> None:
     """exp(x - max) / sum."""
@@ -76,7 +78,7 @@ def undo_transpose(steps: DecompositionBuilder) -> _Operand:
 
 def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, str, str]:
     """max, exp(x - max), and its sum: differences from the largest are at most 0, and below `lost_exponent` nothing is left of
-    exp."""
+    exp. The sum reaches that of equal numbers, since samples may show no close call."""
     x, axis = operand.name, operand.axis
     length = steps.shape(x)[axis]
     largest = steps.make("max", "ReduceMax", x, (axis,))
@@ -84,7 +86,11 @@ def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, s
     # An interpolated table has an entry for one code beyond the last, which is 0; it must not saturate.
     highest = math.exp(-steps.lost_exponent * 2.0**-steps.bits) if steps.interpolates else 1.0
     power = steps.make("exp", "Exp", less, range=FixedRange(0.0, highest))
-    return largest, power, steps.make("sum", "Mul", steps.make("mean of exp", "ReduceMean", power, (axis,)), float(length))
+    close_call = min(_CLOSE_CALL, float(length))
+    mean_range = ClippedRange(-math.inf, math.inf, reaches=close_call / length)
+    mean = steps.make("mean of exp", "ReduceMean", power, (axis,), range=mean_range)
+    sum_range = ClippedRange(-math.inf, math.inf, reaches=close_call)
+    return largest, power, steps.make("sum", "Mul", mean, float(length), range=sum_range)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from toolchain.ir.graph import Node, OnnxGraph, OnnxOp
 
 _AFFINE = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "Neg"})
@@ -57,13 +59,17 @@ class PortChain:
             names |= dict.fromkeys(alone)
         return tuple(names) or None
 
+    def is_affine(self, graph: OnnxGraph) -> bool:
+        """Return whether the nodes multiply and add constants, as the conversion to codes does anyhow."""
+        return all(n.op.op_type in _AFFINE | _MOVES | {"Conv"} for n in self.nodes if _is_arithmetic(n, graph))
+
     def count_crossing(self, graph: OnnxGraph) -> float:
         """Return the elements that host and chip hand to each other for each element of the port."""
         return sum(graph.types[n].elements for n in self.boundary) / max(graph.types[self.port].elements, 1)
 
     def count_operations(self, graph: OnnxGraph) -> float:
         """Return the host's operations for each element of the port."""
-        operations = sum(graph.types[o].elements for n in self.nodes if n.op.op_type in _ARITHMETIC for o in n.outputs if o)
+        operations = sum(graph.types[o].elements for n in self.nodes if _is_arithmetic(n, graph) for o in n.outputs if o)
         return operations / max(graph.types[self.port].elements, 1)
 
 
@@ -98,7 +104,7 @@ def _list_computed(node: Node[OnnxOp], graph: OnnxGraph) -> list[str]:
 def _converts(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
     """Return whether a host can compute a node element by element, from constants and one tensor."""
     computed, kind = _list_computed(node, graph), node.op.op_type
-    if node.op.domain not in ("", "ai.onnx") or kind not in _ARITHMETIC | _MOVES:
+    if node.op.domain not in ("", "ai.onnx") or not (kind in _MOVES or _is_arithmetic(node, graph)):
         return False
     if not computed or (kind != "Concat" and len(computed) > 1):
         return False
@@ -108,6 +114,14 @@ def _converts(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
     return kind == "Concat" or all(0 < graph.types[n].elements <= read for n in node.outputs if n)
 
 
+def _is_arithmetic(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
+    """Return whether a node computes each element by itself; such is a convolution by one constant a channel, from a Scaler."""
+    if node.op.op_type != "Conv":
+        return node.op.op_type in _ARITHMETIC
+    weights = graph.types[node.inputs[1]].shape
+    return node.inputs[1] in graph.constants and np.prod(weights) == weights[0] == node.op.attributes["group"]
+
+
 def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
     tensors, nodes = {port}, list[Node[OnnxOp]]()
     for node in graph.nodes:
@@ -115,7 +129,7 @@ def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
         if computed and computed <= tensors and _converts(node, graph) and node.op.op_type not in _CLAMPS:
             nodes.append(node)
             tensors.update(n for n in node.outputs if n)
-    nodes = _drop_idle_moves(nodes)
+    nodes = _drop_idle_moves(nodes, graph)
     inside = {n.name for n in nodes}
     makes = {port, *(o for n in nodes for o in n.outputs if o)}
     others = [n for n in graph.nodes if n.name not in inside]
@@ -125,11 +139,13 @@ def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
     return [PortChain(port, True, tuple(nodes), tuple(boundary))]
 
 
-def _drop_idle_moves(nodes: Sequence[Node[OnnxOp]]) -> list[Node[OnnxOp]]:
-    """Leave out data movement behind which nothing is computed."""
+def _drop_idle_moves(nodes: Sequence[Node[OnnxOp]], graph: OnnxGraph) -> list[Node[OnnxOp]]:
+    """Leave out data movement behind which nothing is computed, unless it is part of a node of the model that computes."""
+    computing_sources = {source for node in nodes if _is_arithmetic(node, graph) for source in node.sources}
     needed_tensors, remaining = set[str](), list[Node[OnnxOp]]()
     for node in reversed(nodes):
-        if node.op.op_type in _ARITHMETIC or needed_tensors.intersection(node.outputs):
+        is_part = not computing_sources.isdisjoint(node.sources)
+        if _is_arithmetic(node, graph) or is_part or needed_tensors.intersection(node.outputs):
             needed_tensors.update(node.inputs)
             remaining.insert(0, node)
     return remaining
@@ -169,7 +185,7 @@ def _drop_fused(graph: OnnxGraph, nodes: Sequence[Node[OnnxOp]]) -> list[Node[On
 def _end_chain(graph: OnnxGraph, port: str, nodes: Sequence[Node[OnnxOp]]) -> PortChain | None:
     makes = {o for n in nodes for o in n.outputs}
     boundary = tuple(dict.fromkeys(i for n in nodes for i in _list_computed(n, graph) if i not in makes))
-    computes = any(n.op.op_type in _ARITHMETIC or n.op.op_type == "Concat" for n in nodes)
+    computes = any(_is_arithmetic(n, graph) or n.op.op_type == "Concat" for n in nodes)
     if port not in makes or not computes or not set(boundary).isdisjoint((*graph.inputs, *graph.outputs)):
         return None
     return PortChain(port, False, tuple(nodes), boundary)
