@@ -12,10 +12,10 @@ from toolchain.ir.graph import TensorType
 from toolchain.isa import load_machine
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import Box
-from toolchain.schedule import plan_cost
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRanges, DependenceTracker, boxes_meet
 from toolchain.schedule.plan import PlannedRegion
+from toolchain.schedule.plan_walk import walk_plan
 from toolchain.schedule.queues import PlannedQueues, QueueCost
 from toolchain.schedule.views import View
 
@@ -28,7 +28,7 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
     found: list[tuple[PlannedRegion, int]] = []
 
     def noted(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
-        walk, _ = plan_cost._walked(plan, model)
+        walk, _ = walk_plan(plan, model)
         found.append((plan, walk.cycles))
         return plan
 

@@ -60,6 +60,12 @@ class Queues:
             entries.append(number)
         return predecessors
 
+    def recent(self) -> list[int]:
+        """Return the operations that later ones may wait for, of each queue; -1 where it has fewer."""
+        columns = [(entries, back) for entries, back in zip(self._queued, self._back)]
+        columns += [(flying, flights) for flying, flights in zip(self._flying, self._flights)]
+        return [numbers[-at] if len(numbers) >= at else -1 for numbers, most in columns for at in range(most, 0, -1)]
+
     def get_next_issue(self, queue: int, end: Sequence[int]) -> int:
         """Return when a queue with several in flight can issue another operation.
 

@@ -185,6 +185,21 @@ class TimingModel:
             end[number], ended_by[number], free[queue] = done, last, done
         self._fetched, self._stalled = fetched, stalled
 
+    @property
+    def state(self) -> list[object]:
+        """The objects that a run changes."""
+        return [self, self._queues]
+
+    @property
+    def fetched(self) -> float:
+        """The cycle at which the front end has read the last operation."""
+        return self._fetched
+
+    def times(self) -> tuple[float, ...]:
+        """Return how long everything is still busy from the front end's cycle on, which no later operation begins before."""
+        ends = [self.end[number] if number >= 0 else 0 for number in (*self._queues.recent(), self._stalled)]
+        return tuple(max(0, cycle - self._fetched) for cycle in (*self.free, *self._ports, *self._queues.issued, *ends))
+
     def mark(self) -> TimingMark:
         """The present, to be repeated from."""
         return TimingMark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._queues.issued), self._fetched)

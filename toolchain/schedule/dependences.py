@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 import numpy as np
 
 from toolchain.ops.kit.tile import Box
+from toolchain.schedule.queues import FutureKey
 from toolchain.schedule.views import View
 
 
@@ -72,7 +73,38 @@ class AccessRange:
         """Note a write of the whole range; its former content is gone."""
         self.written, self.used = (number,), {}
 
+    def save(self) -> SavedRange:
+        """Return a copy of all that operations change."""
+        parts = None if self._parts is None else self._parts.copy()
+        return self.written, self.used.copy(), self.group, parts, self._older, self._waited.copy()
 
+    def restore(self, saved: SavedRange) -> None:
+        """Return to a saved state."""
+        self.written, used, self.group, parts, self._older, waited = saved
+        self.used, self._parts, self._waited = used.copy(), None if parts is None else parts.copy(), waited.copy()
+
+    def add_to(self, key: FutureKey, group: int, is_open: bool = False) -> None:
+        """Add what new ranges in these bytes wait for; of an open range what its own operations wait for, too.
+
+        `group`: of the pending tile.
+        """
+        place, is_pending = (self.start, self.end), self.group == group
+        if self._parts and not is_open:
+            for first, end, number in self._parts:
+                key.add((*place, first, end), [number])
+        else:
+            key.add((*place, is_open), [*self.used.values(), *self.written])
+        if is_pending or is_open:
+            key.note((*place, is_pending, self.touched_in(group), self._parts is None))
+        if is_open:
+            key.add((*place, *sorted(self._waited)), self._earlier())
+            for first, end, number in self._parts or ():
+                key.add((*place, first, end), [number])
+
+
+SavedRange = tuple[
+    tuple[int, ...], dict[int, int], int, list[tuple[int, int, int]] | None, list[AccessRange], set[int]
+]  # the attributes of a range, all but its bytes
 _Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer, operation, elements not written since
 
 
@@ -114,12 +146,25 @@ class AccessRanges:
 
     def __init__(self) -> None:
         self._spaces: dict[int, _Space] = {}
+        self.ranges: list[AccessRange] = []  # all that were ever added
+
+    @property
+    def state(self) -> list[object]:
+        """The objects that new ranges change, but for older ranges."""
+        return [self, *self._spaces.values()]
+
+    def add_to(self, key: FutureKey, group: int) -> None:
+        """Add what new ranges wait for, in any order of those that there are. `group`: of the pending tile."""
+        ranges = [area for space in self._spaces.values() for area in space.ranges]
+        for area in sorted(ranges, key=lambda area: (area.space, area.start, area.end)):
+            area.add_to(key, group)
 
     def add(self, space: int, start: int, size_bytes: int) -> AccessRange:
         """A new range, which takes its bytes from those that had them before."""
         if space not in self._spaces:
             self._spaces[space] = _Space(space)
-        return self._spaces[space].add(start, start + size_bytes)
+        self.ranges.append(self._spaces[space].add(start, start + size_bytes))
+        return self.ranges[-1]
 
 
 class _Space:
@@ -127,26 +172,26 @@ class _Space:
 
     def __init__(self, space: int) -> None:
         self._space = space
-        self._ranges: list[AccessRange] = []
+        self.ranges: list[AccessRange] = []
         self._bytes = np.zeros((2, 64), dtype=np.int64)
 
     def add(self, start: int, end: int) -> AccessRange:
-        starts, ends = self._bytes[:, : len(self._ranges)]
+        starts, ends = self._bytes[:, : len(self.ranges)]
         overlapping = np.flatnonzero((starts < end) & (ends > start)).tolist()
-        added = AccessRange(self._space, start, end, [self._ranges[at] for at in overlapping])
+        added = AccessRange(self._space, start, end, [self.ranges[at] for at in overlapping])
         for at in reversed(overlapping):
-            if start <= self._ranges[at].start and self._ranges[at].end <= end:
-                self._replace(at, self._ranges.pop())
-        if len(self._ranges) == self._bytes.shape[1]:
+            if start <= self.ranges[at].start and self.ranges[at].end <= end:
+                self._replace(at, self.ranges.pop())
+        if len(self.ranges) == self._bytes.shape[1]:
             self._bytes = np.concatenate((self._bytes, np.zeros_like(self._bytes)), axis=1)
-        self._ranges.append(added)
-        self._bytes[:, len(self._ranges) - 1] = start, end
+        self.ranges.append(added)
+        self._bytes[:, len(self.ranges) - 1] = start, end
         return added
 
     def _replace(self, at: int, last: AccessRange) -> None:
         """Put the last range in a place that becomes free, unless that place was its own."""
-        if at < len(self._ranges):
-            self._ranges[at] = last
+        if at < len(self.ranges):
+            self.ranges[at] = last
             self._bytes[:, at] = last.start, last.end
 
 
@@ -178,6 +223,21 @@ class DependenceTracker:
         self._rows: defaultdict[str, PartialBuffer] = defaultdict(PartialBuffer)
         self.roots: dict[str, AccessRange] = {}
         self.every = False
+
+    @property
+    def state(self) -> list[object]:
+        """The objects that operations change, but for ranges."""
+        return [self, *self._rows.values()]
+
+    def add_to(self, key: FutureKey, roots: Collection[str], group: int) -> None:
+        """Add what operations on these roots wait for. `group`: of the pending tile."""
+        for root in sorted(roots):
+            for box, number, queue in self._writes.get(root, ()):
+                key.add((box, queue), [number])
+            if root in self.roots:
+                self.roots[root].add_to(key, group, is_open=True)
+            if root in self._rows:
+                key.note(object())  # rolling buffers are not compared
 
     def move_rows(self, root: str, top: int) -> None:
         """Make that row the first in the root's buffer."""

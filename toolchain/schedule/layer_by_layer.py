@@ -186,11 +186,13 @@ class LayerByLayer:
                 live[step] += round_up(storage.size_bytes, align)
         return live
 
-    def place(self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True) -> PlannedRegion | None:
+    def place(
+        self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True, near: PlannedRegion | None = None
+    ) -> PlannedRegion | None:
         """The plan with addresses and cycles; None where something has no place.
 
         `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no single order of the buffers
-        fits.
+        fits. `near`: a plan from which this one differs in few layers.
         """
         placements = self.allocation(parts, resident).in_memories(searched)
         if placements is None:
@@ -202,7 +204,7 @@ class LayerByLayer:
             elif name not in self.port_roots:
                 tensors.append(PlannedTensor(Tensor(name), "dram", storage=storage))
         plan = PlannedRegion(0, tensors=tuple(tensors), parts=tuple(parts), views=views, placements=placements)
-        return replace(plan, cycles=self.costs.cycles(plan))
+        return replace(plan, cycles=self.costs.cycles(plan, near=near))
 
     def _views_of(self, parts: Sequence[Part]) -> Mapping[str, View]:
         """The region's views; others of tensors of which cascades keep the latest rows."""

@@ -6,24 +6,19 @@ sums: accumulators belong to one array, so a chain stays on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from toolchain.hw.unit_map import Unit
-from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import TileTask, Tiling
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.dependences import AccessRange, AccessRanges
 from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import PlannedCascade, PlannedLayer, PlannedRegion, TiledLayer, VisitedStripes, replace_layers
-from toolchain.schedule.plan_timer import PlanTimer
+from toolchain.schedule.plan import PlannedRegion, TiledLayer, VisitedStripes, replace_layers
+from toolchain.schedule.plan_walk import RecordedWalk, walk_plan
 from toolchain.schedule.sampling import BEGIN, SEEN_IN_PLANS, Visited, flatten_tiles, sample_tiles
-from toolchain.schedule.stripes import LayerCall
 from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
-from toolchain.schedule.tile_pipeline import LayerPipeline, PrefetchQueue
 from toolchain.schedule.unit_choice import turn
 
 
@@ -93,11 +88,23 @@ class PlanCosts:
     def __init__(self, model: CostModel):
         self.model = model
         self._visited: dict[tuple[str, Tiling], Visited] = {}
+        self._recorded: RecordedWalk | None = None
 
-    def cycles(self, plan: PlannedRegion, preloaded: Mapping[int, LayerConstants] | None = None) -> int:
-        """The cycles of all layers at their addresses. `preloaded`: by layer, constants that are not loaded."""
-        walk, _ = _walked(plan, self.model, self._some, preloaded or {})
-        return walk.cycles
+    def cycles(
+        self, plan: PlannedRegion, preloaded: Mapping[int, LayerConstants] | None = None, near: PlannedRegion | None = None
+    ) -> int:
+        """The cycles of all layers at their addresses.
+
+        `preloaded`: by layer, constants that are not loaded. `near`: a plan from which this one differs in few layers; only what
+        differs is walked.
+        """
+        if near is None or preloaded:
+            return walk_plan(plan, self.model, self._some, preloaded)[0].cycles
+        if self._recorded is None:
+            self._recorded = RecordedWalk(near, self.model, self._some)
+        elif self._recorded.plan is not near:
+            self._recorded.move_to(near)
+        return self._recorded.cycles_of(plan)
 
     def _some(self, tiled: TiledLayer) -> Visited:
         """The works that stand for all: where only the first have their constants there, none does."""
@@ -112,82 +119,5 @@ class PlanCosts:
 
 def assign_units(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
     """The plan with the cycles of all its tiles, and the unit of each where there is a choice."""
-    walk, layers = _walked(plan, model)
-    return replace(plan, cycles=walk.cycles, parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)
-
-
-def _walked(
-    plan: PlannedRegion,
-    model: CostModel,
-    some: Callable[[TiledLayer], Visited] | None = None,
-    preloaded: Mapping[int, LayerConstants] = MappingProxyType({}),
-) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
-    """Time every layer of a plan, one after the other, at its addresses.
-
-    `some`: tiles of a layer that stand for all; None: all tiles are timed, those of stripes too. `preloaded`: constants, by
-    layer, that are not loaded.
-    """
-    walk, areas = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched)), AccessRanges()
-    layers: list[PlannedLayer] = []
-    ranges: dict[int, dict[Hashable, AccessRange]] = {
-        i: dict.fromkeys((block.key for block in pieces.blocks), AccessRange(pieces.space, 0, 0, []))
-        for i, pieces in preloaded.items()
-    }
-    for run in plan.runs:
-        inside = [run] if isinstance(run, int) else list(run.indices)
-        for index in inside:
-            _roots(plan, index, walk, areas)
-        slots = {i: _slots(plan, i, areas) for i in inside}
-        if not isinstance(run, int):
-            tiles = dict(zip(inside, run.layers))
-            stages = {i: LayerPipeline.of(tiled.layer, tiled.rings, tiled.units, slots[i]) for i, tiled in tiles.items()}
-            ran = walk.cascade(stages, _all_stripes(run) if some is None else run.visited)
-            layers += [replace(tiled, assigned=tuple(ran[i])) for i, tiled in tiles.items()]
-            continue
-        fetched: list[AccessRange] = []
-        for index, part in plan.fetched.get(run, ()):
-            slot = plan.part(index, part)
-            fetched.append(areas.add(slot.space, slot.address, part.size_bytes))
-            ranges.setdefault(index, {}).update(dict.fromkeys(part.offsets, fetched[-1]))
-        planned = plan.layers[run]
-        if not isinstance(planned, TiledLayer):
-            walk.moves(planned.layer)
-        else:
-            visited = [tuple(planned.tasks())] if some is None else some(planned)
-            cuts = plan.cuts(run, model.chip) if fetched else ()
-            dealt = (
-                PrefetchQueue(fetched, [[([fetched[c.part]], c.stop - c.start) for c in pieces] for pieces in cuts])
-                if fetched
-                else None
-            )
-            period, places, preloads = turn(planned.units), slots[run], ranges.get(run)
-            walk.works(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt)
-            planned = replace(planned, assigned=tuple(walk.units))
-        layers.append(planned)
-    return walk, tuple(layers)
-
-
-def _all_stripes(cascade: PlannedCascade) -> VisitedStripes:
-    def works(call: LayerCall) -> tuple[int, Sequence[TileTask]]:
-        return call.layer, tuple(cascade.layers[call.layer - cascade.first].tasks(call.extent))
-
-    return [[works(step) if isinstance(step, LayerCall) else step for step in steps] for steps in cascade.stripes.steps]
-
-
-def _roots(plan: PlannedRegion, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
-    """Add the ranges of resident roots that a layer is the first to touch."""
-    layer = plan.layers[index].layer
-    for name in (*layer.activations, *layer.node.outputs):
-        root = plan.views[name].root
-        if root in plan.resident and root not in walk.roots:
-            size_bytes = plan.views[root].stored_bytes(layer.types[root].shape)
-            walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
-
-
-def _slots(plan: PlannedRegion, index: int, areas: AccessRanges) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
-    """The ranges of a layer's slots."""
-    ranges: dict[tuple[str, int], list[AccessRange]] = {}
-    for ring in plan.layers[index].rings:
-        starts = (plan.slot(index, ring.key, ring.space, copy).address for copy in range(ring.copies))
-        ranges[ring.key, ring.space] = [areas.add(ring.space, start, size) for start, size in zip(starts, ring.sizes)]
-    return ranges
+    timer, layers = walk_plan(plan, model)
+    return replace(plan, cycles=timer.cycles, parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)

@@ -16,10 +16,10 @@ from toolchain.machine.timing_model import SharedTasks
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, TileTask, Tiling
 from toolchain.schedule.cost import Brought, CostModel, TileCost
-from toolchain.schedule.dependences import AccessRange, DependenceTracker
+from toolchain.schedule.dependences import AccessRange, AccessRanges, DependenceTracker
 from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import TiledLayer, VisitedStripes
-from toolchain.schedule.queues import Now, PlannedQueues, QueueCost
+from toolchain.schedule.queues import FutureKey, Now, PlannedQueues, QueueCost
 from toolchain.schedule.sampling import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
 from toolchain.schedule.tile_buffers import needs_staging
@@ -40,7 +40,7 @@ from toolchain.schedule.views import View
 class PlanTimer:
     """Tiles and moves one behind the other on the queues of one machine.
 
-    `units`: that ran the works of the latest layer, one by one. `roots`: where resident roots lie, as far as it matters.
+    `units`: that ran the works of the latest layer, one by one.
     """
 
     def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], ahead: bool = False):
@@ -56,8 +56,51 @@ class PlanTimer:
         self._touched = DependenceTracker(views)
         self._loads = Loads(model, self._queues, self._touched, resident)
         self._rolling = RollingBufferUpdates(model, self._queues, self._touched)
-        self.roots = self._touched.roots
         self.units: list[Unit] = []
+
+    @property
+    def roots(self) -> dict[str, AccessRange]:
+        """Return where resident roots lie, as far as it matters."""
+        return self._touched.roots
+
+    @property
+    def state(self) -> list[object]:
+        """The objects that tiles change, but for ranges."""
+        return [self, *self._queues.state, *self._touched.state, self._loads, self._rolling]
+
+    @property
+    def fetched(self) -> float:
+        """The cycle at which the front end has read the last operation that was run."""
+        return self._queues.fetched
+
+    @property
+    def is_in_program_order(self) -> bool:
+        """True where a walk that begins later is the same but for its cycles."""
+        return self._queues.is_in_program_order
+
+    def key(self, areas: AccessRanges, roots: Collection[str], queues: Collection[int]) -> object:
+        """The key of all that the next layers depend on, which touch these roots and run on these queues.
+
+        `areas`: of all ranges.
+        """
+        key = FutureKey(self._queues, queues)
+        if self._rolling.is_pending:
+            key.note(object())  # rolling buffers are not compared
+        tile = self._tile
+        if tile is not None:
+            key.note((id(tile.work), tile.unit.queue, id(tile.run), tuple(tile.in_place)))
+            for slot in tile.slots:
+                key.note((slot.space, slot.start))
+                key.add("loaded", slot.written)
+        if tile is not None and tile.out is not None:
+            key.note((tile.out.space, tile.out.start))
+            tile.out.add_to(key, self._group, is_open=True)
+        for unit, chains in self._emits.items():
+            for place, numbers in enumerate(chains):
+                key.add((unit.name, place), numbers)
+        areas.add_to(key, self._group)
+        self._touched.add_to(key, roots, self._group)
+        return key.key()
 
     @property
     def cycles(self) -> int:

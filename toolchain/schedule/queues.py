@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -126,6 +126,60 @@ class PlannedQueues:
                     queue, fetch, after, latency, compute, services, stalls, entries + 1
                 )
 
+    @property
+    def state(self) -> list[object]:
+        """The objects that operations change."""
+        return [self, *self._recurrence.state]
+
+    @property
+    def is_in_program_order(self) -> bool:
+        """True where memories serve in the order of the program, and the front end's cycles are sums without rounding."""
+        return not self._looks_ahead and (self._word_cycles * 2**16).is_integer()
+
+    @property
+    def fetched(self) -> float:
+        """The cycle at which the front end has read the last operation that was run."""
+        return self._recurrence.fetched
+
+    def settle(self, number: int) -> None:
+        """Run the operations before this one, of which nothing later waits for any."""
+        count = number - len(self._queues) + len(self._waiting)
+        if count > 0:
+            self._recurrence.run(self._waiting[:count])
+            self._waiting = self._waiting[count:]
+
+    def times(self) -> Hashable:
+        """The operations that were not run yet, and what is busy for how long, from the front end's cycle on."""
+        waiting = [timing._replace(after=tuple(map(self.remaining, timing.after))) for timing in self._waiting]
+        return self._recurrence.times(), tuple(waiting)
+
+    def remaining(self, number: int) -> Hashable:
+        """Return how long an operation still takes from the front end's cycle on; its place where it was not run yet."""
+        run = len(self._queues) - len(self._waiting)
+        return ("not run", number - run) if number >= run else max(0, self._recurrence.end[number] - self.fetched)
+
+    def find_needed(self, numbers: Iterable[int], later: Collection[int]) -> list[int]:
+        """Return those of the operations, in order, for which operations on the queues of `later` may wait."""
+        queues = self._queues
+        waited = [
+            min(
+                (row[source] for queue, row in enumerate(self._waited) if queue != source and queue in later), default=len(queues)
+            )
+            for source in range(len(self._waited))
+        ]
+        flying = [flights > 1 for flights in self._flights]
+        return sorted(n for n in set(numbers) if n > waited[queues[n]] or (flying[queues[n]] and self.remaining(n)))
+
+    def waiters(self, number: int, later: Collection[int]) -> list[int]:
+        """Return those of the queues of `later` operations in which some may wait for this one."""
+        source = self._queues[number]
+        waiters = [queue for queue in later if queue != source and self._waited[queue][source] < number]
+        return [*waiters, source] if self._flights[source] > 1 and self.remaining(number) else waiters
+
+    def describe(self, number: int, later: Collection[int]) -> Hashable:
+        """All that those of these queues see of an operation, but for its number."""
+        return self._queues[number], tuple(self.waiters(number, later)), self.remaining(number)
+
     def mark(self) -> Now:
         self._run()
         return Now(self._recurrence.mark(), self._unlimited.mark(), tuple(self._busy))
@@ -193,3 +247,37 @@ class PlannedQueues:
             [OperationTiming(a.queue, 0, a.after, 0, cycles, (), a.stalls, a.entries) for a, cycles in zip(new, durations)]
         )
         self._ready += [end - cycles for end, cycles in zip(self._unlimited.end[first:], durations)]
+
+
+class FutureKey:
+    """A key of all that later operations depend on. Where two walks have the same, all that follows takes the same cycles.
+
+    Operations count by their order and by what is seen of them, not by their numbers; those that nothing will wait for do not.
+    """
+
+    def __init__(self, queues: PlannedQueues, later: Collection[int]):
+        """The key compares equal where all that operations on the queues of `later` see is equal."""
+        self._queues, self._later = queues, later
+        self._shapes: list[tuple[Hashable, Sequence[int]]] = []
+
+    def note(self, shape: Hashable) -> None:
+        """Add something that is the same in both walks."""
+        self._shapes.append((shape, ()))
+
+    def add(self, shape: Hashable, numbers: Sequence[int]) -> None:
+        """Add operations for which something of this shape waits."""
+        if numbers:
+            self._shapes.append((shape, numbers))
+
+    def key(self) -> object:
+        """Return what compares equal to the key of another walk, and runs what nothing waits for."""
+        relevant = self._queues.find_needed((n for _, numbers in self._shapes for n in numbers), self._later)
+        ranks = {number: rank for rank, number in enumerate(relevant)}
+        self._queues.settle(min(relevant, default=0))
+        shapes = [(shape, sorted({ranks[n] for n in numbers if n in ranks})) for shape, numbers in self._shapes]
+        described = [self._queues.describe(number, self._later) for number in relevant]
+        return (
+            [(shape, r) for (shape, r), (_, numbers) in zip(shapes, self._shapes) if r or not numbers],
+            described,
+            self._queues.times(),
+        )

@@ -179,7 +179,7 @@ class RegionPlanner(LayerByLayer):
             return self.layerwise.finer(index, before, plan.resident, self.size - live[index])
 
         def place(planned: Sequence[PlannedLayer], plan: PlannedRegion) -> PlannedRegion | None:
-            return self.place(replace_layers(plan.parts, planned), plan.resident, searched=False)
+            return self.place(replace_layers(plan.parts, planned), plan.resident, searched=False, near=plan)
 
         return refine_tiles(plan, signature, finer, place)
 

@@ -141,6 +141,11 @@ class RollingBufferUpdates:
         if not behind_tile and self._shift is None:
             self.begun()
 
+    @property
+    def is_pending(self) -> bool:
+        """True where a shift or a reset was noted and not queued."""
+        return self._shift is not None or bool(self._resets)
+
     def begun(self) -> None:
         """Apply the resets, now that everything before them is queued."""
         for reset in self._resets:
