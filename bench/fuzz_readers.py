@@ -165,6 +165,7 @@ def _kinds(names: Sequence[str] | None) -> dict[str, Kind]:
     Path("good.yaml").write_text(PARAMETERS)
     _child(["npu-build", "good.onnx", "--hw", "ws8_pow2", "--calib", "good.npz", "-o", "pow2.npu"])
     _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-O0", "-o", "plain.npu"])
+    _child(["npu-build", "good.onnx", "--hw", "edge16", "-o", "s.npu", "--dump-after", "all", "--repair", "none"])
     models = [Path("good.onnx").read_bytes(), _model(MIXED, "v", (8, 8)), _examples()]
     shipped = files("hw_configs")
     machines = [f.read_bytes() for f in shipped.iterdir() if f.name.endswith(".yaml")]
@@ -235,6 +236,13 @@ def _kinds(names: Sequence[str] | None) -> dict[str, Kind]:
             [f"{build} --quant bad.encodings"],
         ),
         "schedule": Kind([Path("good.sched").read_bytes()], corrupt_files.text, "bad.sched", [f"{build} --schedule bad.sched"]),
+        "stage": Kind(
+            [Path(f"dumps/{n}.txt").read_bytes() for n in ("01-compose", "02-select", "04-quantize", "05-fuse")],
+            corrupt_files.text,
+            "bad.txt",
+            [f"{build} --start-from bad.txt"],
+            (("constants.npz", Path("dumps/constants.npz").read_bytes()),),
+        ),
         "python": Kind(
             [b""],
             drawn_lines.python_file,

@@ -126,14 +126,17 @@ class BuildOptions:
             return
         if self.entries:
             raise CompileError("start-from: is the graph of one set of shapes; leave out --entry")
-        if start.is_integer and self.repair not in (None, "none"):
-            raise CompileError(
-                f"start-from: the graph behind {start.stage} is quantized already; leave out --repair {self.repair}"
-            )
-        if start.is_integer and self.observer is not None:
-            raise CompileError(
-                f"start-from: the graph behind {start.stage} is quantized already; leave out --observer {self.observer}"
-            )
+        without_effect = {
+            "repair": None if self.repair == "none" else self.repair,
+            "observer": self.observer,
+            "type": next(iter(self.types), None),
+            "quant": self.parameters,
+        }
+        for option, value in without_effect.items() if start.is_integer else ():
+            if value is not None:
+                raise CompileError(
+                    f"start-from: the graph behind {start.stage} is quantized already; leave out --{option} {value}"
+                )
 
     def _accept_data(self) -> None:
         """Bring data into the forms that are opened. Raise CompileError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -160,6 +161,77 @@ FAULTS = [
 ]
 
 
+# Of each stage: what is edited, into what, and what is said of it.
+DAMAGES = [
+    ("fuse", "strides=(1, 1), pads=(1", "strides=(0, 1), pads=(1", "strides (0, 1): must be whole numbers of 1 or more"),
+    ("fuse", "strides=(1, 1), pads=(1", "strides=(2, 1), pads=(1", "a kernel of (3, 3) gives 3 rows, the output has 6"),
+    ("fuse", "strides=(1, 1), pads=(1", "strides=(1), pads=(1", "strides (1): must be 2 values in brackets, each a whole number"),
+    ("fuse", "pads=(1, 1, 1, 1)", "pads=(-1, 1, 1, 1)", "pads (-1, 1, 1, 1): must be whole numbers of 0 or more"),
+    ("fuse", "dilations=(1, 1), groups=1", "dilations=(1, 1), groups=3", "groups 3: must divide the 4 channels of x@nhwc"),
+    ("fuse", "kernel=(1, 6)", "kernel=(1, -6)", "Geometry: kernel (1, -6): must be whole numbers of 1 or more"),
+    ("fuse", "zero point 26}", "zero point 230}", "zero point 230 is no code of int8, which has -128 to 127"),
+    ("fuse", "a_zero_point=-1", "a_zero_point=-9991", "is no code of int8"),
+    ("fuse", "function=exp", "function=tahn", "Lookup: function tahn: must be None or one of abs, acos"),
+    ("fuse", "perm=(0, 3, 1, 2)", "perm=(0, 3, 1, 5)", "Transpose: perm (0, 3, 1, 5): must hold each of 0 to 3 once"),
+    (
+        "fuse",
+        "perm=(0, 3, 1, 2)",
+        "perm=(0, 1, 2, 3)",
+        "gives int8[1, 6, 6, 4] of int8[1, 6, 6, 4], the output is int8",
+    ),
+    ("fuse", "shape=(1, 24, 6)", "shape=(1, 24, 7)", "shape (1, 24, 7): is not (1, 24, 6), the shape of its output"),
+    ("fuse", "kind=sub", "kind=sbu", "IntegerBinary: kind sbu: must be one of add, sub, mul, prelu"),
+    ("fuse", "accumulator_bits=32", "accumulator_bits=0", "accumulator_bits=0; must be 2..64"),
+    ("fuse", "weight_type=int8", "weight_type=int9", "weight_type int9: must be one of int4, int8"),
+    ("fuse", "left_shift=20", "left_shift=99", "left_shift 99: must be at most 31"),
+    ("fuse", " e: int8[1, 6, 6, 4]", " e: int7[1, 6, 6, 4]", "int7 is no type of elements"),
+    ("fuse", " e: int8[1, 6, 6, 4]", " e: int8[1, 6, -6, 4]", "dimension -6 is below 0"),
+    ("fuse", '(n, "y: max")', "(n)", "cannot be computed of int8[1, 24, 6], which do not fit its fields or each other"),
+    ("fuse", "zero_point=-128, low=", "zero_point=-810, low=", "zero_point -810: must be -128 to 127, the codes of int8"),
+    ("select", "function=(exp", "function=(tahn", "Unary: function tahn: must be one of x, add"),
+    ("select", "function=(exp, (x))", "function=3", "Unary: function 3: is a number, not a function of x"),
+    ("select", "function=(exp, (x))", "function=(exp, (x), 2)", "Unary: function exp: must have 1 arguments, has 2"),
+    ("select", "activation=(None, None)", "activation=(3, 1)", "activation (3, 1): the least value is above the largest"),
+    ("select", "kind=add", "kind=dad", "Binary: kind dad: must be one of add"),
+    ("compose", "CumSum<axis=1", "CumSum<axis=7", "CumSum: axis 7: must be -3 to 3"),
+    ("compose", "strides=(1, 1)", "strides=(0, 0)", "Conv: strides (0, 0): must be whole numbers of 1 or more"),
+    ("compose", "group=1", "group=0", "Conv: group 0: must be whole numbers of 1 or more"),
+    ("compose", "axes=(2)", "axes=(5)", "ReduceMax: axis 5: must be -3 to 3"),
+    ("compose", "onnx.Add", "onnx.Tahn", "onnx.Tahn: is no operator of ONNX"),
+]
+
+
+@pytest.fixture(scope="module")
+def edge16_stages(network: Path) -> dict[str, GraphDump]:
+    return stages_of(network, "edge16")
+
+
+@pytest.mark.parametrize(("stage", "old", "new", "message"), DAMAGES)
+def test_senseless_fields_are_named_with_their_line(
+    edge16_stages: dict[str, GraphDump], tmp_path: Path, stage: str, old: str, new: str, message: str
+) -> None:
+    arrays: Arrays = {}
+    text = edge16_stages[stage].print_text(arrays)
+    assert old in text
+    (tmp_path / "constants.npz").write_bytes(array_file(arrays))
+    (tmp_path / "g.txt").write_text(text)
+    assert read_stage(tmp_path / "g.txt").stage == stage
+    (tmp_path / "g.txt").write_text(damaged := text.replace(old, new, 1))
+    line = next(n for n, (a, b) in enumerate(zip(damaged.splitlines(), text.splitlines()), 1) if a != b)
+    with pytest.raises(CompileError, match=re.escape(message)) as refusal:
+        read_stage(tmp_path / "g.txt")
+    assert str(refusal.value).startswith(f"{tmp_path}/g.txt, line {line}: ")
+
+
+@pytest.mark.parametrize("stage", ["compose", "fuse"])
+def test_an_edited_node_of_the_host_is_refused(network: Path, edge16_stages: dict[str, GraphDump], stage: str) -> None:
+    arrays: Arrays = {}
+    text = edge16_stages[stage].print_text(arrays)
+    start = parse_graph(text.replace("exclusive=0", "exclusive=1"), "g", CLASSES, arrays)
+    with pytest.raises(CompileError, match=r"node CumSum_5 runs on the host, where it is onnx\.CumSum<axis=1, exclusive=0"):
+        build(network, BuildOptions("edge16", passes=PassOptions(start=start)))
+
+
 def small_text() -> tuple[str, Arrays]:
     types = {"x": TensorType((1, 2), "float32"), "y": TensorType((1, 2), "float32"), "c": TensorType((3, 3), "float32")}
     constants = {"c": np.arange(9, dtype=np.float32).reshape(3, 3)}
@@ -266,6 +338,8 @@ def test_command_line(network: Path, tmp_path: Path) -> None:
     refusals = {
         " --repair fast": "start-from: the graph behind fuse is quantized already; leave out --repair fast",
         " --entry a:x=1,4,6,6 --entry b:x=1,4,6,6": "start-from: is the graph of one set of shapes; leave out --entry",
+        " --type c=int16": "start-from: the graph behind fuse is quantized already; leave out --type c=int16",
+        " --quant q.yaml": "start-from: the graph behind fuse is quantized already; leave out --quant q.yaml",
         "x": "no such file or directory",
     }
     for more, sentence in refusals.items():
@@ -281,6 +355,28 @@ def test_command_line(network: Path, tmp_path: Path) -> None:
     (tmp_path / "constants.npz").unlink()
     refused = run(again)
     assert refused.code == 2 and "is not in the .npz file beside the text" in refused.err
+
+
+def test_what_repair_added_on_the_host_is_no_part_of_another_build(tmp_path: Path) -> None:
+    """Repair scales the rows of a product, and the host undoes it. A build without it has no such node on the host."""
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,8] y)'
+    dense = "h = MatMul(x, w) r = Relu(h) p = MatMul(r, v) q = Mul(p, thousand) e = Exp(p) y = Concat<axis=1>(e, q)"
+    proto = onnx.parser.parse_model(f"{head} {{ {dense} }}")
+    rng = np.random.default_rng(1)
+    for name, value in {"w": rng.standard_normal((4, 16)), "v": rng.standard_normal((16, 4)) / 4, "thousand": 1000.0}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value, np.float32), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(2).standard_normal((32, 1, 4)).astype(np.float32))
+    first = f"npu-build {tmp_path}/m.onnx --hw edge16 -o {tmp_path}/a.npu --calib {tmp_path}/d.npz --dump-dir {tmp_path}"
+    again = f"npu-build {tmp_path}/m.onnx --hw edge16 -o {tmp_path}/b.npu --start-from {tmp_path}/05-fuse.txt"
+    assert run(f"{first} --dump-after fuse --repair fast").code == 0
+    refused = run(again)
+    assert refused.code == 2 and not (tmp_path / "b.npu").exists()
+    assert "runs on the host, where the model has no tensor p/rows/without factors; edit the model, or" in refused.err
+    assert run(f"{first} --dump-after fuse --repair none").code == 0
+    assert run(again).code == 0
+    assert run(f"{again} --calib {tmp_path}/d.npz").code == 0
+    assert (tmp_path / "a.npu").read_bytes() == (tmp_path / "b.npu").read_bytes()
 
 
 def test_dumps_overwrite_no_input(network: Path, tmp_path: Path) -> None:

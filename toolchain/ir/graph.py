@@ -82,6 +82,10 @@ class TensorName(NamedTuple):
 class Operator:
     """An operator that says what a node computes: `OnnxOp` from the frontend, or the chip's own in `toolchain.ops`."""
 
+    def find_own_fault(self) -> str | None:
+        """Return what is wrong with fields that the operator alone understands. None: nothing."""
+        return None
+
 
 @dataclass(frozen=True)
 class OnnxOp(Operator):

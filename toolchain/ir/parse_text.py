@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
 from toolchain.errors import CompileError, first_line
+from toolchain.ir.field_rules import find_field_fault
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Origin, Quant, TensorType
 from toolchain.ir.states import ChipState, CircularState, StatePair, StatePart
 from toolchain.ir.text import WORD, Arrays, digest
@@ -31,10 +33,14 @@ _CLOSE = {"(": ")", "<": ">"}
 
 
 class StageGraph(NamedTuple):
-    """A graph from a text, and the stage of the build that it stands behind ("" where the text names none)."""
+    """A graph from a text, and the stage of the build that it stands behind ("" where the text names none).
+
+    `places`: file and line of each node, by its name.
+    """
 
     stage: str
     graph: Graph[Any]
+    places: Mapping[str, str] = MappingProxyType({})
 
     @property
     def is_integer(self) -> bool:
@@ -127,12 +133,18 @@ class _Line:
 
     def take_type(self) -> TensorType:
         dtype = self.take_name()
+        try:
+            limits = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else None
+        except (TypeError, ValueError, SyntaxError):
+            raise self.fault(f"{dtype} is no type of elements; int8 and float32 are") from None
         self.take("[")
         shape: list[int] = []
         while not self.take_if("]"):
             if shape:
                 self.take(",")
             shape.append(self.take_int())
+            if shape[-1] < 0:
+                raise self.fault(f"dimension {shape[-1]} is below 0")
         if not self.take_if("{"):
             return TensorType(tuple(shape), dtype)
         self.take("scale")
@@ -145,6 +157,8 @@ class _Line:
         for text in (",", "zero", "point"):
             self.take(text)
         zero_point = self.take_int()
+        if limits is not None and not limits.min <= zero_point <= limits.max:
+            raise self.fault(f"zero point {zero_point} is no code of {dtype}, which has {limits.min} to {limits.max}")
         self.take("}")
         return TensorType(tuple(shape), dtype, Quant(scale, zero_point))
 
@@ -156,6 +170,7 @@ class _Parser:
     classes: Mapping[str, type]
     arrays: Mapping[str, np.ndarray]
     nodes: list[Node] = field(default_factory=list[Node])
+    node_lines: list[_Line] = field(default_factory=list[_Line])
     types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
     constants: Arrays = field(default_factory=Arrays)
     origins: dict[str, Origin] = field(default_factory=dict[str, Origin])
@@ -203,6 +218,13 @@ class _Parser:
         name = line.take_name()
         sources = line.take_names() if line.take_if("from") else ()
         self.nodes.append(Node(name, op, inputs, tuple(outputs), sources))
+        self.node_lines.append(line)
+
+    def check_fields(self) -> None:
+        """Raise CompileError for fields that make no sense on the node's tensors, whose lines may stand behind its own."""
+        for node, line in zip(self.nodes, self.node_lines):
+            if fault := find_field_fault(node, self.types):
+                raise line.fault(fault)
 
     def _take_operator(self, line: _Line) -> Operator:
         """Take `domain.Operator<...>` of ONNX, or `Operator<...>` of the chip."""
@@ -274,9 +296,9 @@ class _Parser:
         """Return an operator or a part of one. Strings become members of an Enum where its field is one."""
         hints = get_type_hints(make)
         try:
-            return make(**{name: _as_hinted(value, hints.get(name)) for name, value in values.items()})
+            return make(**{name: _as_hinted(name, value, hints.get(name)) for name, value in values.items()})
         except Exception as error:  # whatever the class says of fields that do not fit it
-            raise line.fault(f"{make.__name__}: {first_line(error)}") from None
+            raise line.fault(f"{make.__name__}: {first_line(error).removeprefix(f'{make.__name__}: ')}") from None
 
     def _plain(self, line: _Line, token: _Token) -> Any:
         if token.kind == "array":
@@ -318,11 +340,13 @@ class _Parser:
 _CLOSERS = {ord(opening): closing for opening, closing in _CLOSE.items()}
 
 
-def _as_hinted(value: Any, hint: Any) -> Any:
-    """Return a member of the Enum that a field's type names, for its value as a string; else the value."""
+def _as_hinted(name: str, value: Any, hint: Any) -> Any:
+    """Return a member of the Enum that a field's type names, for its value as a string; else the value. Raise ValueError."""
     if isinstance(value, str):
         for kind in (hint, *get_args(hint)):
             if isinstance(kind, type) and issubclass(kind, Enum):
+                if value not in (members := [str(member.value) for member in kind]):
+                    raise ValueError(f"{name} {value}: must be one of {', '.join(members)}")
                 return kind(value)
     return value
 
@@ -363,10 +387,11 @@ def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mappi
         if line.peek() == "graph" and line.peek(1) not in (":", "=", ","):
             raise line.fault("a second graph begins; keep the one to start from")
         parser.read_line(line)
+    parser.check_fields()
     graph = Graph(
         graph_name, tuple(parser.nodes), inputs, outputs, parser.types, parser.constants, parser.origins, tuple(parser.states)
     )
-    return StageGraph(stage, graph)
+    return StageGraph(stage, graph, {node.name: line.where for node, line in zip(parser.nodes, parser.node_lines)})
 
 
 def _tokens(text: str, where: str) -> _Line:

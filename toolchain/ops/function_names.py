@@ -24,6 +24,12 @@ def _sort_operands(function: Function) -> Function:
 _NAME_BY_FUNCTION = {_sort_operands(make(X, {})): FUNCTION_NAMES[op] for op, make in ONNX_UNARY.items() if make(X, {}) != X}
 
 
+def find_name_fault(name: str | None) -> str | None:
+    """Return that no machine can have a rate for a function of this name. None: one can, or there is no name."""
+    names = {*FUNCTION_NAMES.values(), *TABLE_FUNCTIONS}
+    return None if name is None or name in names else f"{name}: must be None or one of {', '.join(sorted(names))}"
+
+
 def get_onnx_name(function: Function) -> str | None:
     """The name of the ONNX operator, its attributes not given, that a short chain computes: x * sigmoid(x) is `swish`."""
     return _NAME_BY_FUNCTION.get(_sort_operands(function))

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from toolchain import machine
+from toolchain.ops.function_names import find_name_fault
 from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, pad_to_three_dims, pointwise_windows, row_column
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
@@ -27,6 +28,10 @@ class Lookup(TiledOp):
     is_pointwise = True
     table: LookupTable
     function: str | None = None
+
+    def find_own_fault(self) -> str | None:
+        fault = find_name_fault(self.function)
+        return fault and f"Lookup: function {fault}"
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return self.table.apply(inputs[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,6 +61,7 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
     "where_positive": _where_positive,
 }
 
+_ARGUMENTS = {**dict.fromkeys(("add", "sub", "mul", "div", "pow", "min", "max"), 2), "where_positive": 3, "x": 0}  # others: 1
 X: Function = ("x",)
 SIGN: Function = ("sign", X)
 SQUARE: Function = ("mul", X, X)
@@ -169,6 +170,26 @@ def evaluate(function: Function, x: Array) -> Array:
         else:
             value_by_id[id(part)] = x if part[0] == "x" else PRIMITIVES[part[0]](*(value_by_id[id(a)] for a in arguments))
     return value_by_id[id(function)]
+
+
+def find_function_fault(function: Function) -> str | None:
+    """Return what of a function is none, at any depth. None: nothing."""
+    if isinstance(function, float | int):
+        return f"{function}: is a number, not a function of x"
+    met, pending = set[int](), [function]
+    while pending:
+        part = pending.pop()
+        if id(part) in met or isinstance(part, float | int):
+            continue
+        met.add(id(part))
+        if not isinstance(part, tuple) or not part or part[0] not in (*PRIMITIVES, X[0]):
+            return f"{part[0] if isinstance(part, tuple) and part else part}: must be one of {', '.join((X[0], *PRIMITIVES))}"
+        part = cast(tuple[Any, ...], part)
+        arguments = _ARGUMENTS.get(part[0], 1)
+        if len(part) != 1 + arguments:
+            return f"{part[0]}: must have {arguments} arguments, has {len(part) - 1}"
+        pending += part[1:]
+    return None
 
 
 def substitute(function: Function, inner: Function) -> Function:

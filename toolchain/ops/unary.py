@@ -17,6 +17,7 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.function_names import find_name_fault
 from toolchain.ops.interpolated_tables import TableReadout, make_table
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_context import QuantContext
@@ -33,6 +34,7 @@ from toolchain.ops.scalar_functions import (
     affine_bounds,
     clip_bounds,
     evaluate,
+    find_function_fault,
     find_scaled_bounds,
     multiple,
 )
@@ -52,6 +54,12 @@ class Unary(FloatOp):
 
     function: Function
     name: str | None = None
+
+    def find_own_fault(self) -> str | None:
+        if fault := find_function_fault(self.function):
+            return f"Unary: function {fault}"
+        fault = find_name_fault(self.name)
+        return fault and f"Unary: name {fault}"
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if (self._rescales(chip) or self._is_step(chip)) and "rescale" in chip.functions:

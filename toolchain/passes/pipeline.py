@@ -20,6 +20,7 @@ from toolchain.ir.graph_dump import GraphDump
 from toolchain.ir.parse_text import StageGraph
 from toolchain.ops.function_names import prefers_one_function
 from toolchain.passes.annotate import annotate_selection, get_fixed_ranges
+from toolchain.passes.check_host_nodes import find_host_fault
 from toolchain.passes.circular_states import use_circular_states
 from toolchain.passes.compose import compose
 from toolchain.passes.fold_qdq import FoldedQdq, fold_qdq, fuse_selected_clamps
@@ -371,4 +372,6 @@ def quantize_selection(
     lowering = run_passes(INTEGER_PASSES, Lowering(model, selection.graph, "chip", selection=selection), context)
     if faults := verify(lowering.graph):
         raise InternalError(f"the integer graph is broken: {'; '.join(faults)}")
+    if options.start is not None and (fault := find_host_fault(lowering.graph, to_graph(model))):
+        raise CompileError(f"--start-from: {fault}")
     return lowering

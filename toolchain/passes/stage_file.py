@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 
 from quant.array_files import read_array_headers
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from toolchain.atomic_files import read_limited
-from toolchain.errors import CompileError, ConfigError, ToolchainError
+from toolchain.errors import CompileError, ConfigError, ToolchainError, first_line
 from toolchain.input_limits import LISTING_BYTES
-from toolchain.ir.graph import Operator
+from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
 from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
+from toolchain.ops.kit.operator import NpuOp
 
 ARRAYS = "constants.npz"  # beside the texts of all stages
 STARTS = ("compose", "select", "clamps", "quantize", "fuse")  # stages that a build can begin behind
@@ -32,7 +36,41 @@ def read_stage(path: Path) -> StageGraph:
     if stage.stage not in STARTS:
         named = f"stage {stage.stage}" if stage.stage else "no stage"
         raise CompileError(f"{path}: is the graph of {named}; a build can begin behind {', '.join(STARTS)}")
+    for node in stage.graph.nodes:
+        if fault := _find_fault(node, stage.graph):
+            raise CompileError(f"{stage.places[node.name]}: {fault}")
     return stage
+
+
+def _find_fault(node: Node[Any], graph: Graph[Any]) -> str | None:
+    """Return why a node is no operator that can be computed of its inputs. None: it is one."""
+    op, name = node.op, type(node.op).__name__
+    if isinstance(op, OnnxOp):
+        is_operator = op.domain != "" or onnx.defs.has(op.op_type)
+        return None if is_operator else f"onnx.{op.op_type}: is no operator of ONNX"
+    types = [graph.types.get(n) for n in (*node.inputs, *node.outputs) if n]
+    if not isinstance(op, NpuOp) or None in types:
+        return None
+    read = [graph.types[n] for n in node.inputs if n]
+    words = ", ".join(map(_describe, read)) or "no inputs"
+    try:  # of zeros, which show how many inputs of what shapes it takes
+        codes = op.reference([graph.constants[n] if n in graph.constants else _zeros(graph.types[n]) for n in node.inputs if n])
+    except FixedPointError as error:
+        return f"{name}: cannot be computed of {words}: {first_line(error)}"
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return f"{name}: cannot be computed of {words}, which do not fit its fields or each other"
+    output = graph.types[node.outputs[0]]
+    if (codes.shape, codes.dtype) != (output.shape, np.dtype(output.dtype)):
+        return f"{name}: gives {codes.dtype}{list(codes.shape)} of {words}, the output is {_describe(output)}"
+    return None
+
+
+def _zeros(kind: TensorType) -> np.ndarray:
+    return np.zeros(kind.shape, kind.dtype)
+
+
+def _describe(kind: TensorType) -> str:
+    return f"{kind.dtype}{list(kind.shape)}"
 
 
 def list_stage_files(path: Path) -> list[Path]:
