@@ -188,6 +188,17 @@ def test_dumps(in_workshop: Path, tmp_path: Path) -> None:
     assert all(f.stat().st_size for f in (tmp_path / "d").iterdir())
 
 
+def test_dumps_of_several_builds_share_their_arrays(in_workshop: Path, tmp_path: Path) -> None:
+    line = f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu --dump-dir {tmp_path}/d"
+    done(f"{line} --dump-after select")
+    early = {**np.load(tmp_path / "d" / "constants.npz")}
+    done(f"{line} --dump-after fuse")
+    assert early and early.keys() < np.load(tmp_path / "d" / "constants.npz").keys()
+    (tmp_path / "d" / "constants.npz").write_bytes(b"cut")
+    done(f"{line} --dump-after select")
+    assert np.load(tmp_path / "d" / "constants.npz").files == list(early)
+
+
 def test_a_pass_is_dumped_under_its_name_with_the_number_of_its_stage(in_workshop: Path, tmp_path: Path) -> None:
     line = f"npu-build good.onnx --hw edge16 -o {tmp_path}/a.npu --dump-dir {tmp_path}/d --dump-after"
     for name, stage in (("fold-qdq", "compose"), ("fuse-tables", "fuse"), ("circular-states", "schedule")):

@@ -79,6 +79,9 @@ def test_the_report_says_what_is_shared(in_shop: Path) -> None:
     }
     dumped = Path("dumps/02-select.txt").read_text()
     assert dumped.startswith("entry small\n") and "\nentry large\n" in dumped
+    first, second = (onnx.load(f"dumps/02-select{number}.onnx") for number in ("", "-2"))
+    assert first.graph.input[0].type != second.graph.input[0].type
+    assert not Path("dumps/02-select-3.onnx").exists()
 
 
 @pytest.mark.parametrize("entry", ["small", "large"])

@@ -74,3 +74,11 @@ def test_entries_are_refused_where_a_model_has_context_nodes(folder: Path) -> No
     assert run(f"{BUILD} --epcontext ctx.onnx").code == 0
     printed = run("npu-sim ctx.onnx --entry main")
     assert printed.code == 2 and "entry main: a model with EPContext nodes has one set of input shapes" in printed.err
+
+
+def test_a_model_that_is_compiled_already_is_not_built_again(folder: Path) -> None:
+    assert run(f"{BUILD} --epcontext ctx.onnx").code == 0
+    printed = run("npu-build ctx.onnx --hw edge16 -o again.npu")
+    way_out = "run the model as it is, with npu-sim or Session, or build the one that it was made from"
+    assert printed.code == 2 and "(EPContext): holds what was compiled already" in printed.err and way_out in printed.err
+    assert "export" not in printed.err

@@ -16,6 +16,7 @@ import pytest
 from commands import contents, run
 
 import toolchain
+from toolchain.cli.example_files import DESCRIPTIONS
 
 ROOT = Path(__file__).parents[2]
 CLASSIFIER = ROOT / "examples" / "classifier"
@@ -32,8 +33,10 @@ def test_all_examples_keep_their_folders(tmp_path: Path) -> None:
     assert run(f"npu-hw example all {tmp_path}/all").code == 0
     assert contents(tmp_path / "all" / "classifier") == contents(CLASSIFIER)
     assert (tmp_path / "all" / "sweeps" / "classifier.yaml").is_file() and (tmp_path / "all" / "python_api.py").is_file()
-    names = run("npu-hw example list").out.split()
-    assert "classifier" in names and all((tmp_path / "all" / name).is_dir() for name in names)
+    lines = run("npu-hw example list").out.splitlines()
+    names = [line.split()[0] for line in lines]
+    assert names == list(DESCRIPTIONS) and all(line.endswith(f"  {DESCRIPTIONS[name]}") for line, name in zip(lines, names))
+    assert all((tmp_path / "all" / name).is_dir() for name in names)
 
 
 @pytest.mark.parametrize(

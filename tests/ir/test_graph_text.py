@@ -87,6 +87,22 @@ def require_same(read: Graph, graph: Graph) -> None:
     assert read.types == graph.types and read.origins == dict(graph.origins) and read.states == graph.states
 
 
+@pytest.mark.parametrize("domain", ["com.microsoft", "my:ops", "a+b.c", "has space", ""])
+def test_operators_of_any_domain_and_attributes_of_any_kind_read_back(domain: str) -> None:
+    values = (3, 2.5, 'a "quoted" text, with <brackets>', (1, 2), (0.5,), ("x y", "<z>"), np.arange(4), np.arange(20.0))
+    attributes = {f"a{i}": value for i, value in enumerate(values)}
+    kind = TensorType((2,), "float32")
+    node = Node("n", OnnxOp("Op", attributes, domain), ("x",), ("y",), ())
+    graph = Graph(name="g", inputs=("x",), outputs=("y",), nodes=(node,), types={"x": kind, "y": kind}, constants={})
+    arrays: Arrays = {}
+    read = parse_graph(print_graph(graph, "compose", arrays), "g", CLASSES, arrays).graph
+    require_same(read, graph)
+    (op,) = (one.op for one in read.nodes)
+    assert (op.domain, op.op_type) == (domain, "Op")
+    for name, value in attributes.items():
+        assert np.array_equal(op.attributes[name], value) and type(op.attributes[name]) is type(value)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [p.name.removesuffix(".graph.onnx") for p in sorted(FOLDER.glob("*.graph.onnx"))])
 def test_stages_of_example_networks_read_back(name: str, tmp_path: Path) -> None:

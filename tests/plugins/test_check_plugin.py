@@ -72,6 +72,12 @@ def test_an_operator_without_an_example_is_missing(tmp_path: Path) -> None:
     assert finding.text == "UnitNorm has no Example in PLUGIN: nothing of it is checked"
 
 
+def test_a_file_that_cannot_be_loaded_is_refused_by_the_name_of_the_option(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(application(build_command), ["--check-plugin", str(tmp_path / "gone.py")])
+    assert ran.exit_code == 2
+    assert ran.output == f"--check-plugin {tmp_path / 'gone.py'}: no such file or directory\n"
+
+
 def test_the_command_prints_a_line_a_check_and_ends_with_1_where_one_fails(tmp_path: Path) -> None:
     file = break_plugin("soft_clip", tmp_path, "np.tanh(self.slope", "np.arctan(self.slope")
     ran = CliRunner().invoke(application(build_command), ["--check-plugin", str(file)])

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from simulator import StallCause
 from toolchain.api import Build, BuildOptions, build
 from toolchain.report.breakdown_text import attribution_text
-from toolchain.report.report_text import layers_text
+from toolchain.report.report_text import OVERLAP_NOTE, layers_text
 from toolchain.report.trace import trace_json
 from toolchain.runtime import Session, random_feeds
 
@@ -97,6 +97,8 @@ def test_a_layer_that_worked_beside_others_is_judged_by_its_own_work(grouped: Bu
     first, *others = figures["layers"]
     text = layers_text({**figures, "layers": [{**first, "cycles": 0}, *others]})
     use = f"{100 * first['macs'] / first['busy_macs']:.1f} % *"
+    assert OVERLAP_NOTE in text
+    assert OVERLAP_NOTE not in layers_text({**figures, "layers": [{**layer, "cycles": 10**9} for layer in figures["layers"]]})
     assert use in text.splitlines()[2] and text.endswith("MAC use is while they worked for it")
 
 

@@ -30,3 +30,8 @@ def test_a_large_share_or_sqnr_is_good() -> None:
     (objective,) = find_objectives("sqnr_db")
     assert objective.of({"sqnr_db": 30.0}) == -30.0
     assert objective.of({"sqnr_db": None}) is None
+
+
+def test_objectives_are_shown_with_their_units() -> None:
+    titles = [one.title for one in find_objectives("cycles,energy,sram_bytes,latency_seconds,sqnr_db,mac_utilization")]
+    assert titles == ["cycles", "energy (pJ)", "sram_bytes", "latency_seconds", "sqnr_db", "mac_utilization"]

@@ -55,7 +55,8 @@ def read_rows(file: Path) -> list[dict[str, str]]:
 
 def test_a_sweep_builds_with_a_plugin_and_again_where_it_changed(tmp_path: Path) -> None:
     file = write_sweep(tmp_path, SOFT_CLIP, "plugins: soft_clip.py\n")
-    assert "2 points: 2 built; 2 new results" in run(f"npu-sweep {file}").out
+    out = run(f"npu-sweep {file}").out
+    assert "2 points: 2 built; 2 new results" in out and "  energy (pJ)  " in out
     keys = [row["key"] for row in read_rows(file)]
     assert "; 0 new results" in run(f"npu-sweep {file}").out
     write_sweep(tmp_path, SOFT_CLIP)

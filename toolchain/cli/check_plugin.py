@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from toolchain.cli.application import as_options, report_errors, say
+from toolchain.cli.application import report_errors, say
+from toolchain.errors import CompileError
 
 
 def check_plugin_option(file: Path | None) -> None:
@@ -17,8 +18,10 @@ def check_plugin_option(file: Path | None) -> None:
         from toolchain.plugin_check import check_plugin
         from toolchain.plugin_loading import load_plugin
 
-        with as_options():
+        try:
             loaded = load_plugin(file)
+        except CompileError as fault:
+            raise CompileError(f"--check-{fault}") from None
         say(f"{loaded.label}: {', '.join(operator.DOMAIN + '.' + operator.__name__ for operator in loaded.plugin.operators)}")
         failures = 0
         for finding in check_plugin(loaded):

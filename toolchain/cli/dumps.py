@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from toolchain.cli.application import require_folder, say
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, ToolchainError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,6 +65,16 @@ def array_file(arrays: Mapping[str, np.ndarray]) -> bytes:
     return file.getvalue()
 
 
+def read_arrays_of_earlier_dumps(file: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file that dumps share, which earlier texts name by their digests; none of an unreadable file."""
+    from toolchain.passes.stage_file import read_arrays
+
+    try:
+        return read_arrays(file)
+    except (ToolchainError, OSError):
+        return {}
+
+
 @dataclass(frozen=True)
 class StageDumps:
     """Texts of the stages that have `files`, held until they are written together with whatever else a command writes."""
@@ -72,7 +82,7 @@ class StageDumps:
     files: Mapping[str, Path]
     texts: dict[str, str] = field(default_factory=dict[str, str])
     arrays: dict[str, np.ndarray] = field(default_factory=dict[str, "np.ndarray"])
-    views: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    views: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def add(self, stage: str, text: Callable[[], str]) -> None:
         """Keep the text of a stage; those of later rounds, regions and entries are added to it."""
@@ -83,7 +93,7 @@ class StageDumps:
             return
         if isinstance(text, GraphDump):
             self.texts[stage] = self.texts.get(stage, "") + text.print_text(self.arrays)
-            self.views[stage] = onnx_view(text.graph, text.stage).SerializeToString(deterministic=True)
+            self.views[stage, text.head] = onnx_view(text.graph, text.stage).SerializeToString(deterministic=True)
         else:
             self.texts[stage] = self.texts.get(stage, "") + text()
 
@@ -99,11 +109,20 @@ class StageDumps:
 
     @property
     def contents(self) -> dict[Path, bytes]:
-        """The bytes of each file of a stage that was reached: its text, its ONNX view, and the arrays of all texts."""
+        """The bytes of each file of a stage that was reached: its text, its ONNX views, and the arrays of all texts.
+
+        Of several entries each has a view, numbered from the second on.
+        """
         contents = {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
-        contents |= {self.files[stage].with_suffix(".onnx"): view for stage, view in self.views.items()}
+        for (stage, _), view in self.views.items():
+            first = file = self.files[stage].with_suffix(".onnx")
+            number = 1
+            while file in contents:
+                number += 1
+                file = first.with_stem(f"{first.stem}-{number}")
+            contents[file] = view
         if self.arrays:
-            contents[self._array_file] = array_file(self.arrays)
+            contents[self._array_file] = array_file({**read_arrays_of_earlier_dumps(self._array_file), **self.arrays})
         return contents
 
     @property

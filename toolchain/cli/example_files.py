@@ -8,6 +8,16 @@ from toolchain.atomic_files import write_files
 from toolchain.errors import CompileError
 
 ALL = "all"
+DESCRIPTIONS = {
+    "classifier": "a trained network with its data, to build and run at once",
+    "decoder": "a decoder that keeps its caches on the chip",
+    "interpreter": "a model of a machine, written from its manual alone",
+    "networks": "standard networks without weights, and a script that fills them",
+    "plugins": "operators of one's own: a function, a normalization, a pooling with its own machine operation",
+    "rmsnorm": "a plug-in in four steps, with a machine",
+    "schedules": "schedules written by hand, and their networks",
+    "sweeps": "a sweep of arrays and memories for the classifier",
+}
 _WHEEL = Path(__file__).parent / "examples"
 _CHECKOUT = Path(__file__).parents[2] / "examples"
 
@@ -16,6 +26,13 @@ def list_examples() -> list[str]:
     """Return the names of the folders of examples, sorted."""
     root = _root()
     return sorted(path.name for path in root.iterdir() if path.is_dir() and _list_files(path))
+
+
+def describe_examples() -> str:
+    """Return a line for each example: its name and what it is."""
+    names = list_examples()
+    width = max(len(name) for name in names)
+    return "\n".join(f"{name:{width}}  {DESCRIPTIONS.get(name, '')}".rstrip() for name in names)
 
 
 def copy_example(name: str, folder: Path) -> list[Path]:

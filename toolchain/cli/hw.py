@@ -10,7 +10,7 @@ import typer
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
 from toolchain.atomic_files import naming, read_limited, write_atomically
 from toolchain.cli.application import Plugins, Version, application, load_plugin_option, report_errors, say
-from toolchain.cli.example_files import copy_example, list_examples
+from toolchain.cli.example_files import copy_example, describe_examples
 from toolchain.errors import CompileError, ConfigError, format_count
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, upgrade_text
 from toolchain.hw.timing import IDEAL
@@ -93,13 +93,13 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
 
 @app.command()
 def example(
-    name: str = typer.Argument(metavar="NAME", help="classifier, or another example; list: prints their names; all: brings all."),
+    name: str = typer.Argument(metavar="NAME", help="classifier, or another example; list: prints them; all: brings all."),
     folder: str | None = typer.Argument(None, metavar="DIR", help="Where the files go; nothing there is replaced."),
 ) -> None:
     """Copies an example that comes with the toolchain into a folder."""
     with report_errors():
         if name == "list":
-            say("\n".join(list_examples()))
+            say(describe_examples())
         elif folder is None:
             raise CompileError(f"{name}: needs a folder to go to, npu-hw example {name} DIR")
         else:

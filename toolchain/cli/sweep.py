@@ -195,7 +195,7 @@ def _front_text(run: SweepRun, network: str, targets: Sequence[Objective]) -> st
         for row in front[:MOST_FRONT_LINES]
     ]
     more = f"\n... and {format_count(len(front) - len(lines), 'point')} more, in report.html" if len(front) > len(lines) else ""
-    heads = ("point", *(target.name for target in targets))
+    heads = ("point", *(target.title for target in targets))
     return f"Pareto front of {network}:\n{table(heads, lines, range(1, len(heads)))}{more}\n"
 
 

@@ -166,6 +166,10 @@ REFUSED = {  # of other domains: why, and the way out
         "is onnxruntime's LSTM on codes whose ranges each run finds",
         'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): in float it is quantized here',
     ),
+    ("com.microsoft", "EPContext"): (
+        "holds what was compiled already",
+        "run the model as it is, with npu-sim or Session, or build the one that it was made from",
+    ),
     ("com.microsoft", "QAttention"): (
         "is onnxruntime's attention on codes",
         'quantize without it (op_types_to_quantize without "Attention"): in float it is quantized here',

@@ -55,7 +55,8 @@ def print_operator(node: Node, arrays: Arrays | None = None) -> str:
     if isinstance(node.op, OnnxOp):
         pairs = sorted(node.op.attributes.items())
         attributes = ", ".join(f"{print_name(name)}={print_value(value, arrays)}" for name, value in pairs)
-        return f"{node.op.domain or 'onnx'}.{node.op.op_type}<{attributes}>"
+        qualified = f"{node.op.domain or 'onnx'}.{node.op.op_type}"
+        return f"{print_name(qualified)}<{attributes}>"
     return print_value(node.op, arrays)
 
 

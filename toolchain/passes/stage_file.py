@@ -32,7 +32,7 @@ def read_stage(path: Path) -> StageGraph:
         text = read_limited(path, LISTING_BYTES).decode()
     except UnicodeDecodeError:
         raise CompileError(f"{path}: is no text in UTF-8; npu-build --dump-after writes one") from None
-    stage = parse_graph(text, str(path), classes_of(Operator), _read_arrays(path.parent / ARRAYS))
+    stage = parse_graph(text, str(path), classes_of(Operator), read_arrays(path.parent / ARRAYS))
     if stage.stage not in STARTS:
         named = f"stage {stage.stage}" if stage.stage else "no stage"
         raise CompileError(f"{path}: is the graph of {named}; a build can begin behind {', '.join(STARTS)}")
@@ -78,7 +78,8 @@ def list_stage_files(path: Path) -> list[Path]:
     return [path, path.parent / ARRAYS]
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file that dumps share, by their digests; none where there is no such file."""
     if not path.exists():
         return {}
     return {name: stored.read() for name, stored in read_array_headers(path, lone=False).items()}

@@ -11,6 +11,9 @@ from toolchain.report.layer_breakdown import find_top_stall
 from toolchain.report.layer_types import types_text
 from toolchain.report.merge_steps import merge_step_rows
 
+OVERLAP_NOTE: Final = (
+    "a layer with fewer cycles than its `at least` worked beside others, whose cycles these are (docs/bounds.md)"
+)
 REPEATED: Final = "repeated"  # what an entry is judged on whose shapes the data do not fit
 RANDOM: Final = "random inputs"  # what a build is judged on without data
 JUDGED_ON = {
@@ -44,7 +47,7 @@ def layers_text(figures: Mapping[str, Any]) -> str:
     """
     if not figures["layers"]:
         return ""
-    peak = figures["macs_per_cycle"]
+    peak, layers = figures["macs_per_cycle"], merge_step_rows(figures["layers"], "name")
     rows = [
         (
             cut(layer["name"], 56),
@@ -59,7 +62,7 @@ def layers_text(figures: Mapping[str, Any]) -> str:
             layer["bound_by"],
             find_top_stall(layer),
         )
-        for layer in merge_step_rows(figures["layers"], "name")
+        for layer in layers
     ]
     heads = (
         "layer",
@@ -80,7 +83,9 @@ def layers_text(figures: Mapping[str, Any]) -> str:
         if has_overlap
         else ""
     )
-    return table(heads, rows, (3, 4, 5, 6, 7, 8)) + footnote
+    is_below = any(layer["bounds"] and layer["cycles"] < layer["bounds"]["cycles"] for layer in layers)
+    note = f"\n{OVERLAP_NOTE}" if is_below else ""
+    return table(heads, rows, (3, 4, 5, 6, 7, 8)) + note + footnote
 
 
 def _mac_use(layer: Mapping[str, Any], peak: float) -> str:

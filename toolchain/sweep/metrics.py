@@ -37,6 +37,12 @@ class Objective:
     unit: str
     is_maximized: bool = False
 
+    @property
+    def title(self) -> str:
+        """Return the name with its unit, where the name does not end with that."""
+        is_plain = self.name.endswith(self.unit) or self.unit in ("share", "s", "MACs a cycle", "dB")
+        return self.name if is_plain else f"{self.name} ({self.unit})"
+
     def of(self, metrics: Metrics) -> float | None:
         """Return the value that is to be small, or None where the build has none."""
         value = metrics.get(self.metric)
