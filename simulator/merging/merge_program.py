@@ -22,7 +22,7 @@ from simulator.merging.merged_program import MergedProgram, SingleOperation, bui
 from simulator.merging.places import FIRST_PLACES, Places
 from simulator.merging.pointwise import describe_pointwise, describe_product
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories, Readings, Tile
-from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, Numbers, ValueNumbers, array_of, box_of
+from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, Numbers, ValueNumbers, array_of, box_of, forget_offsets
 from simulator.merging.windows import describe_window
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
@@ -55,6 +55,7 @@ def merge_program(
     if flow.indirect:
         return None
     merger = _merge_by_numbers(chip, flow, legal, parts, dram.size)
+    forget_offsets()  # some tens of MiB after ResNet-50
     if merger is None:
         return None
     merged = merger.list_evaluations()
@@ -62,7 +63,8 @@ def merge_program(
     if len(merger.steps) > _MOST_SINGLES * computed:
         return None
     stores = boxes_of_bytes(*merger.memories.values.list_written())
-    return build_merged_program(chip, merger.steps, stores, dram)
+    constants = [(p.first, p.last) for p in parts if p.kind is DramRangeKind.CONSTANT]
+    return build_merged_program(chip, merger.steps, stores, dram, constants)
 
 
 def _merge_by_numbers(

@@ -18,6 +18,7 @@ from simulator.merging.tiles import Evaluation, split_place
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, array_of
 from simulator.merging.windows import cut_gathered, find_valid_window, list_operands
 from simulator.semantics.context import Context
+from simulator.zero_bytes import zero_bytes
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
     Convolution,
@@ -61,6 +62,13 @@ class _MemoryCopy:
             np.ndarray(self.counts, np.uint8, memories[source], from_address, from_strides),
         )
 
+    def reads_dram(self, first: int, last: int) -> bool:
+        """Return whether it reads between these addresses of the image, as far as its first and last bytes tell."""
+        memory, address, strides = self.source
+        reaches = [(n - 1) * stride for n, stride in zip(self.counts, strides)]
+        low, high = address + sum(r for r in reaches if r < 0), address + sum(r for r in reaches if r > 0)
+        return memory == _DRAM and low < last and first <= high
+
 
 @dataclass(frozen=True, slots=True)
 class _Step:
@@ -102,6 +110,7 @@ class MergedProgram:
     `constants`: parameters and tables, which lie at the begin of the arena.
     `weights`: by the address that the merged operations name.
     `stores`: what the DRAM holds in the end.
+    `reads_constants`: runs read constants in the DRAM, beyond those that are kept here.
     """
 
     chip: Chip
@@ -111,17 +120,19 @@ class MergedProgram:
     steps: tuple[_Step, ...]
     stores: tuple[_MemoryCopy, ...]
     decoder: ConstantDecoder
+    reads_constants: bool
 
     def run(self, dram: Array) -> bool:
-        """Compute what the program leaves in the DRAM. `dram`: uint8 with constants and inputs in place, changed at the end.
+        """Compute what the program leaves in the DRAM. `dram`: uint8 with inputs in place, changed at the end.
 
+        Constants need to be in place only where it `reads_constants`.
         Return False, and change nothing, where an operation's parameters describe no arithmetic.
         """
-        arena = np.empty(self.arena_bytes, np.uint8)
+        arena = zero_bytes(self.arena_bytes)
         arena[: self.constants.size] = self.constants
         merged = _MergedContext(self.chip, arena, self.decoder, self.weights)
         # zeros take memory only where an operation runs at its own addresses
-        physical = Context(self.chip, MachineState(self.chip, np.zeros(dram.size, np.uint8)), self.decoder)
+        physical = Context(self.chip, MachineState(self.chip, zero_bytes(dram.size)), self.decoder)
         memories = (dram, arena, *physical.state.memory)
         try:
             for step in self.steps:
@@ -175,9 +186,13 @@ class _OperandParts:
 
 
 def build_merged_program(
-    chip: Chip, steps: Sequence[Evaluation | SingleOperation], stores: Sequence[ValueBox], dram: Array
+    chip: Chip,
+    steps: Sequence[Evaluation | SingleOperation],
+    stores: Sequence[ValueBox],
+    dram: Array,
+    constants_at: Sequence[tuple[int, int]],
 ) -> MergedProgram:
-    """Return the program of these steps, whose arrays lie in one arena."""
+    """Return the program of these steps, whose arrays lie in one arena. constants_at: their ranges in the DRAM."""
     operands = {e.array: _list_parts(e) for e in steps if isinstance(e, Evaluation)}
     constants, constant_places = _pack_constants(chip, steps, dram)
     initial_boxes = [box for box in stores if array_of(box.number) == INITIAL]
@@ -197,9 +212,11 @@ def build_merged_program(
     weights = {
         e.array: _merge_weights(e, dram) for e in steps if isinstance(e, Evaluation) and isinstance(e.first.op, WeightedWindowOp)
     }
-    return MergedProgram(
-        chip, arena_bytes, constants, weights, tuple(built), _build_stores(stores, initial_boxes, layout), ConstantDecoder(chip)
-    )
+    last_copies = _build_stores(stores, initial_boxes, layout)
+    copies = [*(copy for step in built for copy in step.before), *last_copies]
+    reads_constants = any(copy.reads_dram(first, last) for copy in copies for first, last in constants_at)
+    decoder = ConstantDecoder(chip)
+    return MergedProgram(chip, arena_bytes, constants, weights, tuple(built), last_copies, decoder, reads_constants)
 
 
 def _pack_constants(

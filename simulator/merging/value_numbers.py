@@ -113,6 +113,11 @@ def fit_affine(numbers: Numbers) -> Affine | None:
     return Affine(first, steps) if np.array_equal(numbers, first + _offsets(numbers.shape, steps)) else None
 
 
+def forget_offsets() -> None:
+    """Free what is kept of offsets between reads."""
+    _offsets.cache_clear()
+
+
 @lru_cache(maxsize=64)
 def _offsets(counts: tuple[int, ...], steps: tuple[int, ...]) -> Numbers:
     """Return sum(i_k steps[k]) for all indexes, int64[counts]."""

@@ -20,8 +20,11 @@ from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
 from simulator import DramRange, DramRangeKind
 from tests.simulator.machine_programs import load, make, store
 from tests.simulator.merging_cases import OUT, compare_regions, run_both_ways
+from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ProgramError
 from toolchain.machine import Elementwise, ElementwiseKind, MachineOp, MatrixProduct, Table
+from toolchain.runtime import Session, random_feeds
+from toolchain.runtime.builtin_backends import Simulator
 
 # two products of activations; a difference and a product whose second operand is broadcast; a function by itself
 NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
@@ -143,3 +146,26 @@ def test_channels_of_a_broadcast_operand_are_one():
     swapped = {"a_channel_stride": 0, "b_channel_stride": 1, "b_row_stride": 32, "b_column_stride": 8}
     exchanges = [difference(row, 32 * row, a_address=128 + row, a_row_stride=0, a_column_stride=0, **swapped) for row in range(4)]
     assert count_steps([*exchanges, *STORES], Elementwise) == 1
+
+
+def test_constants_in_the_image_are_read_where_a_run_needs_them(tmp_path: Path):
+    """The sum's second operand is a map of constants; a convolution's weights are kept beside the image."""
+    for body, reads in (("y = Add(h, c)", True), ("y = MaxPool<kernel_shape=[2,2]>(h)", False)):
+        text = f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[1,8,64,64] x) => (float y) {{
+                h = Conv<kernel_shape=[3,3]>(x, k)
+                {body}
+            }}"""
+        proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+        arrays = {"k": (8, 8, 3, 3), "c": (1, 8, 62, 62)} if reads else {"k": (8, 8, 3, 3)}
+        proto.graph.initializer.extend(
+            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name) for name, shape in arrays.items()
+        )
+        path = tmp_path / "m.onnx"
+        onnx.save(onnx.shape_inference.infer_shapes(proto), path)
+        built = build(path, BuildOptions("edge16", level=0))
+        assert [merged.reads_constants for merged, _ in compare_regions(built.data, 1) if merged] == [reads]
+        merging, plain = Session(built.data), Session(built.data, backend=Simulator(merges=False))
+        for seed in range(3):
+            feeds = random_feeds(merging.get_inputs(), seed)
+            assert np.array_equal(merging.run(None, feeds)[0], plain.run(None, feeds)[0])

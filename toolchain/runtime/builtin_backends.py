@@ -10,6 +10,7 @@ import numpy as np
 
 from quant.fixed_point.core.device_arrays import Array, is_foreign
 from simulator import DramRange, DramRangeKind, MergedProgram, Observe, PreparedProgram, merge_program, prepare_program
+from simulator.zero_bytes import zero_bytes
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
@@ -39,7 +40,7 @@ class Simulator:
 
     observes = True
     concurrent = True
-    reads_constants = True
+    reads_constants = False  # it writes them itself, where a run reads them
 
     def __init__(self, merges: bool = True):
         self.merges = merges
@@ -63,18 +64,34 @@ class _Simulated:
         with self._preparing:  # once, whichever thread comes first
             prepared = self._prepared = self._prepared or self._prepare(progress)
             plain = until is not None or observe is not None
-            merged = None if plain else self._find_merged(prepared, dram)
-        if merged is not None and merged.run(dram):
-            return Execution({"dram": dram}, simulation=(done := prepared.result({"dram": dram})), start=done.start, end=done.end)
+            merged = None if plain else self._find_merged(prepared)
+        if merged is not None:
+            if merged.reads_constants:
+                self._write_constants(dram)
+            if merged.run(dram):
+                done = prepared.result({"dram": dram})
+                return Execution({"dram": dram}, simulation=done, start=done.start, end=done.end)
+        self._write_constants(dram)
         done = prepared.run(dram, in_place=True, until=until, observe=observe, progress=progress)
         return Execution(done.memory, done.start, done.end, {}, done)
 
-    def _find_merged(self, prepared: PreparedProgram, dram: np.ndarray) -> MergedProgram | None:
+    def _write_constants(self, dram: np.ndarray) -> None:
+        """Put the constants in place. Inputs and states stay as they are."""
+        region = self._program.region
+        ports = [port_bytes(dram, p) for p in (*region.inputs, *(s.port for s in region.states))]
+        raw_ports = [raw.copy() for raw in ports]
+        write_constants(dram, region)
+        for port, raw in zip(ports, raw_ports):
+            port[:] = raw
+
+    def _find_merged(self, prepared: PreparedProgram) -> MergedProgram | None:
         """Return the merged program from the second run on: merging takes longer than a run, which only repeated runs repay."""
         self._runs += 1
         if self._merges and self._runs == 2:
-            parts, legal = dram_parts(self._program.region), prepared.order.legal
-            self._merged = merge_program(prepared.chip, prepared.flow, legal, parts, dram)
+            region, legal = self._program.region, prepared.order.legal
+            constants = zero_bytes(region.dram_bytes)
+            write_constants(constants, region)
+            self._merged = merge_program(prepared.chip, prepared.flow, legal, dram_parts(region), constants)
         return self._merged
 
     def _prepare(self, progress: Progress | None) -> PreparedProgram:
@@ -201,7 +218,7 @@ def unpack_codes(raw: np.ndarray, port: Port) -> np.ndarray:
 
 def dram_image(region: Region) -> np.ndarray:
     """Return the region's DRAM, uint8, with the constants in place and states of zeros."""
-    dram = np.zeros(region.dram_bytes, np.uint8)
+    dram = zero_bytes(region.dram_bytes)
     write_constants(dram, region)
     for port in (s.port for s in region.states):
         write_port(dram, port, zero_codes(port))

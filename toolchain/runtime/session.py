@@ -18,6 +18,7 @@ import numpy as np
 
 from quant.float_session import CheckedSession, open_session
 from simulator import Observe, Simulation, wrap_measured_run
+from simulator.zero_bytes import zero_bytes
 from toolchain.codegen import (
     Container,
     HostSubgraph,
@@ -458,7 +459,7 @@ class Session:
     def _make_dram(self, index: int, values: _RunValues) -> np.ndarray:
         """Return a new DRAM of the region with constants, inputs and states in place; the codes of inputs are added."""
         region, real, codes = self.program(index).region, values.real, values.codes
-        dram = np.zeros(region.dram_bytes, np.uint8)
+        dram = zero_bytes(region.dram_bytes)
         if self._backend.reads_constants:
             write_constants(dram, region)
         for port in region.inputs:
