@@ -137,8 +137,7 @@ def _lift(p, w, at, items):
     """
     eff, raw, flag, pool, top = w.eff, w.raw, w.flag, w.pool, w.top
     change = False
-    for k in range(at, at + items):
-        i = pool[k]
+    for i in pool[at : at + items]:
         if flag[i] == raw[i]:
             eff[i] = BIG
             change = True
@@ -146,8 +145,7 @@ def _lift(p, w, at, items):
             eff[i] = raw[i]
     while change:
         change = False
-        for k in range(at, at + items):
-            i = pool[k]
+        for i in pool[at : at + items]:
             if flag[i] != raw[i]:
                 continue
             e = eff[i]
@@ -162,8 +160,7 @@ def _lift(p, w, at, items):
             if e < eff[i]:
                 eff[i] = e
                 change = True
-    for k in range(at, at + items):
-        i = pool[k]
+    for i in pool[at : at + items]:
         if eff[i] > top[i]:
             return p.first[i]
     return -1
@@ -171,29 +168,34 @@ def _lift(p, w, at, items):
 
 def _bound(p, w, at, items, target):
     """Sorts the piece by falling eff; w.floor: the lowest eff of each section. Returns a section too full, or -1."""
-    first, last, size, eff, pool, load = p.first, p.last, p.size, w.eff, w.pool, w.load
-    _fall(pool, at, items, eff)
+    first, last, size, eff, load, floor = p.first, p.last, p.size, w.eff, w.load, w.floor
+    _fall(w.pool, at, items, eff)
+    piece = w.pool[at : at + items]
     low_s = p.n_sections
     high_s = 0
-    for k in range(at, at + items):
-        i = pool[k]
+    for i in piece:
         if first[i] < low_s:
             low_s = first[i]
         if last[i] > high_s:
             high_s = last[i]
-    _level(w.floor, low_s, high_s, 0)
+    _level(floor, low_s, high_s, 0)
     _level(load, low_s, high_s, 0)
-    for k in range(at, at + items):
-        i = pool[k]
+    for i in piece:
         room = target - eff[i]
-        if _pile(load, first[i], last[i], size[i]) > room:
-            s = first[i]
+        s = first[i]
+        if last[i] == s + 1:  # most items: without a call
+            load[s] += size[i]
+            if load[s] > room:
+                return s
+        elif _pile(load, s, last[i], size[i]) > room:
             while load[s] <= room:
                 s += 1
             return s
-    for k in range(at, at + items):
-        i = pool[k]
-        _level(w.floor, first[i], last[i], eff[i])
+    for i in piece:
+        if last[i] == first[i] + 1:
+            floor[first[i]] = eff[i]
+        else:
+            _level(floor, first[i], last[i], eff[i])
     return -1
 
 
@@ -246,23 +248,23 @@ def _level_array(floor, low, high, address):
 
 def _pick_section(p, w, low_s, high_s, target, rule):
     """The section that matters most by the rule. Weights count the failures a section was part of."""
+    rem, floor, weight = w.rem, w.floor, w.weight
     best = -1
     best_score = 0.0
     for s in range(low_s, high_s):
-        if w.rem[s] == 0:
+        if rem[s] == 0:
             continue
-        slack = (target - w.floor[s] - w.rem[s]) / target
-        height = w.floor[s] / target
+        slack = (target - floor[s] - rem[s]) / target
         if rule == LOWEST:
-            score = w.floor[s] + 0.5 * slack
+            score = floor[s] + 0.5 * slack
         elif rule == FULLEST:
-            score = -float(w.rem[s])
+            score = -float(rem[s])
         elif rule == LOW_AND_TIGHT:
-            score = (slack + 0.01) * (height + 0.1)
+            score = (slack + 0.01) * (floor[s] / target + 0.1)
         elif rule == LOW_TIGHT_FAILING:
-            score = (slack + 0.1) * (height + 0.1) / w.weight[s]
+            score = (slack + 0.1) * (floor[s] / target + 0.1) / weight[s]
         else:
-            score = (slack + 0.01) / w.weight[s]
+            score = (slack + 0.01) / weight[s]
         if best < 0 or score < best_score:
             best = s
             best_score = score
@@ -271,33 +273,32 @@ def _pick_section(p, w, low_s, high_s, target, rule):
 
 def _gather(p, w, at, items, s, c_at):
     """Puts the items that may lie at the floor of section s into the pool. Returns (how many, one left behind or -1)."""
+    first, last, eff, pool, lowest = p.first, p.last, w.eff, w.pool, w.floor[s]
     n = 0
     lifted = -1
-    for k in range(at, at + items):
-        i = w.pool[k]
-        if p.first[i] <= s and s < p.last[i] and w.eff[i] == w.floor[s]:
+    for i in pool[at : at + items]:
+        if eff[i] == lowest and first[i] <= s and s < last[i]:
             if w.flag[i] == w.raw[i]:
                 lifted = i
             else:
-                w.pool[c_at + n] = i
+                pool[c_at + n] = i
                 n += 1
     return n, lifted
 
 
 def _slips_under(p, w, c_at, n, lifted, h):
     """An item that may come to lie under a candidate at height h, or under the lifted one where n = 0; or -1."""
+    address, eff, size, ov_item = w.address, w.eff, p.size, p.ov_item
     if n == 0:
         down = -1
         for q in range(p.ov_ptr[lifted], p.ov_ptr[lifted + 1]):
-            j = p.ov_item[q]
-            if w.address[j] < 0 and w.eff[j] < h and (down < 0 or w.eff[j] + p.size[j] < w.eff[down] + p.size[down]):
+            j = ov_item[q]
+            if address[j] < 0 and eff[j] < h and (down < 0 or eff[j] + size[j] < eff[down] + size[down]):
                 down = j
         return down
-    for m in range(c_at, c_at + n):
-        i = w.pool[m]
-        for q in range(p.ov_ptr[i], p.ov_ptr[i + 1]):
-            j = p.ov_item[q]
-            if w.address[j] < 0 and w.eff[j] + p.size[j] <= h:
+    for i in w.pool[c_at : c_at + n]:
+        for j in ov_item[p.ov_ptr[i] : p.ov_ptr[i + 1]]:
+            if address[j] < 0 and eff[j] + size[j] <= h:
                 return j
     return -1
 
@@ -370,11 +371,14 @@ def _leaves_gap(p, w, i):
 
 
 def _branch(p, w, at, items, parent, head, n_frames, target, rule, order):
+    first, last = p.first, p.last
     low_s = p.n_sections
     high_s = 0
-    for k in range(at, at + items):
-        low_s = min(low_s, p.first[w.pool[k]])
-        high_s = max(high_s, p.last[w.pool[k]])
+    for i in w.pool[at : at + items]:
+        if first[i] < low_s:
+            low_s = first[i]
+        if last[i] > high_s:
+            high_s = last[i]
     c_at = w.count[POOL]
     s = _pick_section(p, w, low_s, high_s, target, rule)
     s, n = _settle_section(p, w, at, items, s, c_at)
@@ -435,25 +439,27 @@ def _place(p, w, b):
     k += 1
     for s in range(p.first[b], p.last[b]):
         w.rem[s] -= p.size[b]
+    address, raw, trail, ov_item, ov_bank = w.address, w.raw, w.trail, p.ov_item, p.ov_bank
+    end = raw[b] + p.size[b]
     fail = -1
     for q in range(p.ov_ptr[b], p.ov_ptr[b + 1]):
-        j = p.ov_item[q]
-        if w.address[j] >= 0:
+        j = ov_item[q]
+        if address[j] >= 0:
             continue
-        x = w.raw[b] + p.size[b]
-        if p.ov_bank[q]:
-            x += -x % p.ov_bank[q]
-        if x <= w.raw[j]:
+        x = end
+        if ov_bank[q]:
+            x += -x % ov_bank[q]
+        if x <= raw[j]:
             continue
         if p.align[j] > 1:
             x += -x % p.align[j]
         while p.bank[j] and x // p.bank[j] != (x + p.size[j] - 1) // p.bank[j]:
             x += -x % p.bank[j]
             x += -x % p.align[j]
-        w.trail[2 * k] = j
-        w.trail[2 * k + 1] = w.raw[j]
+        trail[2 * k] = j
+        trail[2 * k + 1] = raw[j]
         k += 1
-        w.raw[j] = x
+        raw[j] = x
         if x > w.top[j]:
             fail = max(p.first[j], p.first[b])
             break
@@ -470,8 +476,7 @@ def _split(p, w, f, parent):
     high_s = 0
     p_at = w.count[POOL]
     end = p_at
-    for k in range(at, at + items):
-        i = pool[k]
+    for i in pool[at : at + items]:
         if address[i] < 0:
             pool[end] = i
             end += 1
@@ -491,8 +496,7 @@ def _split(p, w, f, parent):
         if start > low_s or s + 1 < high_s:  # more than one piece, so not all that was gathered above
             p_at = w.count[POOL]
             end = p_at
-            for k in range(at, at + items):
-                i = pool[k]
+            for i in pool[at : at + items]:
                 if address[i] < 0 and first[i] >= start and last[i] <= s + 1:
                     pool[end] = i
                     end += 1
