@@ -20,7 +20,7 @@ from quant.file import read_parameters
 from quant.fit_sample import NotFinite
 from quant.float_session import inference_notes
 from toolchain import entry_points
-from toolchain.cancellation import CancelEvent, run_cancellable
+from toolchain.cancellation import CancelEvent, make_deadline, run_cancellable
 from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
 from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, select_model
 from toolchain.errors import CancelledError, CompileError, ConfigError, InternalError, ProgramError, ToolchainError
@@ -82,6 +82,7 @@ from toolchain.runtime import EntriesSession, Session
 from toolchain.schedule.bind_region import read_schedules
 from toolchain.schedule.goals import Goal
 from toolchain.schedule.nodes import RegionTree
+from toolchain.schedule.options import SearchSteps
 from toolchain.sram_sweep import SramSweep, as_figures, sram_curve
 from toolchain.stateful_samples import model_data
 from toolchain.verify_build import host_reasons, verify_build
@@ -238,6 +239,7 @@ def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: P
     schedules = read_schedules(options.schedule, tuple(options.entries))
     started: dict[str, _Started] = {}
     compiled: dict[str, CompiledNetwork] = {}
+    steps = SearchSteps(options.search_steps, make_deadline(options.time_limit_s))
     each = options.each()
 
     @cache
@@ -267,6 +269,7 @@ def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: P
                 entry_schedules,
                 entry_options.planned_for,
                 rings=len(each) == 1,  # entries of other numbers of rows would not have one state
+                steps=steps,
             )
         started[name], compiled[name] = started_entry, compiled_entry
     data = entries_to_bytes({name: compiled_entry.container for name, compiled_entry in compiled.items()})
@@ -274,8 +277,20 @@ def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: P
     built: dict[str, Build] = {}
     for name, entry_options in each.items():
         with entry_points.entry_in_errors(name if options.entries else None):
-            built[name] = _built(data, name, compiled[name], started[name], entry_options, evaluation, progress)
+            entry_built = _built(data, name, compiled[name], started[name], entry_options, evaluation, progress)
+            built[name] = _with_steps(entry_built, steps, options)
     return _together(data, built) if options.entries else built[MAIN]
+
+
+def _with_steps(built: Build, steps: SearchSteps, options: BuildOptions) -> Build:
+    """Return the build with the steps of its searches: among its figures, and in a note where they had a limit."""
+    figures = {**built.figures, "search_steps": steps.count}
+    if options.time_limit_s is None and options.search_steps is None:
+        return replace(built, figures=figures)
+    limit = f"after {steps.count:,} steps" if options.time_limit_s is None else f"at --time-limit {options.time_limit_s:g}"
+    ended = f"search of plans: ended {limit}; --search-steps {steps.count} gives the same file on any machine"
+    in_full = f"search of plans: came to its end after {steps.count:,} steps, before its limit"
+    return replace(built, figures=figures, notes=(*built.notes, ended if steps.over else in_full))
 
 
 def _open_network(file: ModelFile, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:

@@ -1,9 +1,10 @@
-"""Cancel long work of one thread from another, wherever in Python code the work is."""
+"""End long work early: by an event of another thread, wherever in Python code the work is, or at a deadline."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -12,6 +13,20 @@ from toolchain.errors import CancelledError
 Result = TypeVar("Result")
 _POLL_S = 0.1  # docs/python.md: below what a person notices, and far below the 2 s in which a build ends
 _REPEAT_S = 0.5  # docs/python.md: compiled modules lose an exception now and then, so that it is raised again
+
+
+def make_deadline(limit_s: float | None, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool] | None:
+    """Return a function that is true once `limit_s` seconds have gone by since its first call; None without a limit."""
+    if limit_s is None:
+        return None
+    began_s: list[float] = []
+
+    def is_late() -> bool:
+        if not began_s:
+            began_s.append(clock())
+        return clock() - began_s[0] >= limit_s
+
+    return is_late
 
 
 class CancelEvent(Protocol):

@@ -54,7 +54,7 @@ from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.notes import annotate_plan
-from toolchain.schedule.options import LEVELS, RegionInput
+from toolchain.schedule.options import LEVELS, RegionInput, SearchSteps
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.text import print_schedule
 from toolchain.schedule.user_schedule import plan_user_schedule
@@ -183,18 +183,21 @@ def compile_model(
     schedule: Sequence[RegionTree] = (),
     goal: Goal = CYCLES,
     rings: bool = True,
+    steps: SearchSteps | None = None,
 ) -> CompiledNetwork:
     """Compile a quantized network to programs, without running them. Raises CompileError.
 
     `schedule`: trees of regions that are planned as they say.
     `rings`: states may be circular buffers.
+    `steps`: of the searches, with their limit.
     """
     goal.require(machine.chip, level)
+    steps = steps or SearchSteps()
     lowered = quantize_selection(model, selection, machine.chip, quantization, LEVELS[level].fuse, dump)
     graph, unfused = lowered.graph, require(lowered.unfused, "an integer graph")
 
     def parts(graph: Graph) -> _Segments:
-        return _parts(model, graph, machine, level, dump, progress, schedule, goal)
+        return _parts(model, graph, machine, level, dump, progress, schedule, goal, steps)
 
     def compile_graph(graph: Graph) -> CompiledNetwork:
         graph, (compiled, planned) = _programs(graph, machine, schedule, parts)
@@ -210,7 +213,7 @@ def compile_model(
         if not schedule:
             raise
         return compile_graph(graph)  # the schedule may be of a program whose states move
-    if schedule:
+    if schedule or steps.over:
         return going_round
     return min(going_round, compile_graph(graph), key=lambda network: _worth_of_all(machine, network, goal.objective))
 
@@ -255,6 +258,7 @@ def _parts(
     progress: Progress,
     schedule: Sequence[RegionTree],
     goal: Goal,
+    steps: SearchSteps,
 ) -> _Segments:
     """The segments of the integer graph. Raises CompileError, StillRead."""
     compiled: list[Region | HostSubgraph] = []
@@ -267,7 +271,7 @@ def _parts(
             compiled.append(build_host_subgraph(model, segment))
             continue
         _require_dram(graph, segment, machine.chip)
-        planned[done] = _region(graph, segment, machine, level, tree_by_region.get(done), goal)
+        planned[done] = _region(graph, segment, machine, level, tree_by_region.get(done), goal, steps)
         _dump_region(done, planned[done], machine, dump)
         compiled.append(planned[done].region)
     return compiled, planned
@@ -284,7 +288,13 @@ def _require_dram(graph: Graph, segment: Segment, chip: Chip) -> None:
 
 
 def _region(
-    graph: Graph, segment: Segment, machine: Machine, level: int, region_tree: RegionTree | None, goal: Goal
+    graph: Graph,
+    segment: Segment,
+    machine: Machine,
+    level: int,
+    region_tree: RegionTree | None,
+    goal: Goal,
+    steps: SearchSteps,
 ) -> CompiledRegion:
     """Plan a region at a level and link its program.
 
@@ -300,7 +310,9 @@ def _region(
         if region_tree is not None and region_tree.within:
             size = size.with_sram(region_tree.within)
         for chip in batch_variants(size, part.nodes) if region_tree is None else (size,):
-            of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number))
+            if candidates and steps.over:
+                break
+            of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number), steps=steps)
             for plan in candidate_plans(of, goal) if region_tree is None else [plan_user_schedule(of, region_tree)]:
                 keep = LEVELS[number].residency and goal.objective != "memory"
                 region = link_region(graph, segment, plan, machine, samples, keep)
@@ -323,7 +335,7 @@ def _region(
             repeated = linked(number, samples)
         except CompileError:  # its control or its semaphores are too few for the repeat, or a sample fits no more than a batch
             return linked(number, None)
-        if LEVELS[number].repeat_cycles == math.inf:
+        if LEVELS[number].repeat_cycles == math.inf or steps.over:
             return repeated
         flat = linked(number, None)
         most = LEVELS[number].repeat_cycles * _fewest_cycles(machine, flat)
@@ -336,7 +348,9 @@ def _region(
         return compile_level(resolve_level(region_tree, level, samples is not None, goal.planned_on(machine.chip).sram.size))
     if level < len(LEVELS) - 1:
         return compile_level(level)
-    return _choose_region([compile_level(number) for number in range(len(LEVELS) - 1, 0, -1)], machine, goal)
+    compiled_levels = [compile_level(level)]
+    compiled_levels += (compile_level(number) for number in range(level - 1, 0, -1) if not steps.over)
+    return _choose_region(compiled_levels, machine, goal)
 
 
 def _choose_region(candidates: Sequence[CompiledRegion], machine: Machine, goal: Goal) -> CompiledRegion:

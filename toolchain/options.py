@@ -58,6 +58,7 @@ class BuildOptions:
     `passes`: optional passes that are left out, and whether each graph is verified.
     `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
     `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
+    `time_limit_s`: seconds after which searches for plans end. `search_steps`: steps after which they end, on any machine.
     """
 
     hardware: str | Machine
@@ -92,6 +93,8 @@ class BuildOptions:
     plugins: tuple[str, ...] = ()
     custom_ops: tuple[str, ...] = ()
     max_slowdown: float = 1.1
+    time_limit_s: float | None = None
+    search_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""
@@ -103,6 +106,7 @@ class BuildOptions:
         if self.sram_curve and (self.entries or self.goal.sram_bytes is not None):
             other = "entry" if self.entries else "sram-budget"
             raise CompileError(f"sram-curve: is of one set of shapes and of sizes of its own; leave out --{other}")
+        self._require_search_limit()
         if self.raw_ports and not self.host_ports:
             raise CompileError("raw-port: --no-host-ports keeps one scale at every port; give one of them")
         if not self.max_slowdown >= 1:
@@ -119,6 +123,23 @@ class BuildOptions:
         self._require_entries()
         self._require_start()
         self._require_data()
+
+    def _require_search_limit(self) -> None:
+        """Raise CompileError for a limit of searches that is none, or has no searches."""
+        seconds, steps = self.time_limit_s, self.search_steps
+        if seconds is not None and not seconds > 0:
+            raise CompileError(f"time-limit {seconds:g}: must be more than 0 seconds")
+        if steps is not None and steps < 0:
+            raise CompileError(f"search-steps {steps}: must be 0 or more")
+        if seconds is not None and steps is not None:
+            raise CompileError(f"time-limit {seconds:g}: --search-steps ends the searches too; give one of them")
+        if seconds is None and steps is None:
+            return
+        limit = f"search-steps {steps}" if seconds is None else f"time-limit {seconds:g}"
+        if self.schedule is not None:
+            raise CompileError(f"{limit}: --schedule {self.schedule} leaves nothing to search; give one of them")
+        if self.sram_curve:
+            raise CompileError(f"{limit}: the plans of --sram-curve are searched in full; give one of them")
 
     def _require_start(self) -> None:
         start = self.passes.start

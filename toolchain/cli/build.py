@@ -240,6 +240,22 @@ def build_command(
             rich_help_panel=SCHEDULE,
         ),
     ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which searches for plans end. The report says their steps.",
+            metavar="SECONDS",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None,
+    search_steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps after which searches for plans end: gives what a --time-limit gave.",
+            metavar="N",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None,
     schedule: Annotated[
         Path | None,
         typer.Option(
@@ -335,6 +351,7 @@ def build_command(
                 plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
                 None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
                 host_ports, tuple(raw_port or ()), tuple(plugin or ()), tuple(custom_ops or ()), max_slowdown,
+                time_limit, search_steps,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

@@ -306,6 +306,7 @@ class BuildFigures(TypedDict):
     score: Annotated[Score | None, "Of `--eval`; null without it."]
     expected_cycles: Annotated[int, "Cycles by the planner's model."]
     fastest: Annotated[FastestPlan | None, "The plan of fewest cycles, where another was taken for its energy."]
+    search_steps: Annotated[int, "Candidates that the planner has costed, of all entries; `--search-steps` ends at them."]
     repair: Annotated[RepairFigures | None, "Null where nothing was to repair."]
     near_copies_judged: Annotated[int, "Held-out samples that are nearly a calibration sample."]
     calibration_samples: Annotated[int | None, "Samples of calibration; null for random inputs."]

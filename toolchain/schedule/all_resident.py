@@ -28,7 +28,7 @@ def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
     """The plan of least SRAM in which no tensor leaves it; None where the SRAM does not hold all that is live at once."""
     best: PlannedRegion | None = None
     for order in sorted(_plan_orders(planning), key=lambda planner: planner.fewest_bytes):
-        if best is None or order.fewest_bytes < best.peak_bytes:
+        if best is None or (order.fewest_bytes < best.peak_bytes and not order.steps.over):
             plan = _smallest(order)
             if plan is not None and (best is None or plan.peak_bytes < best.peak_bytes):
                 best = plan

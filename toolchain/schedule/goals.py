@@ -73,6 +73,8 @@ def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
     planner, objective = RegionPlanner(planning), goal.objective
     if objective in ("balanced", "cycles"):
         plans = planner.search_plans()
+        if planning.steps.over:
+            return [min(plans, key=lambda plan: plan.cycles)]
         spills = planning.options.residency and min(plan.spilled_bytes for plan in plans) > 0
         reordered = reorder_layers(planning) if spills else None
         if reordered is not None:

@@ -47,7 +47,7 @@ class LayerByLayer:
 
     def __init__(self, planning: RegionInput):
         graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
-        self.planning, self.graph, self.chip, self.options = planning, graph, chip, options
+        self.planning, self.graph, self.chip, self.options, self.steps = planning, graph, chip, options, planning.steps
         ports = {*planning.inputs, *planning.outputs}
         maps = find_blocked_tensors(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.present_tensor)})
         activations = ViewInputs(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
@@ -117,14 +117,16 @@ class LayerByLayer:
         """
         best, best_share = None, 0.0
         for share in RESERVES if self.options.residency else (1.0,):
+            if best is not None and self.steps.over:
+                break
             most = math.inf if best is None else _FAR * best.alone_cycles
             candidate = self._try(self._least, share, ALONE, most)
             if candidate is not None and (best is None or candidate.cycles < best.cycles):
                 best, best_share = candidate, share
         if best is None:
             return []
-        amid = self._try(self._least, best_share, AMID)
-        moved = self._try(self._least, best_share, LEAST_MOVED)
+        amid = None if self.steps.over else self._try(self._least, best_share, AMID)
+        moved = None if self.steps.over else self._try(self._least, best_share, LEAST_MOVED)
         ways = sorted((plan for plan in (best, amid) if plan is not None), key=lambda plan: plan.cycles)
         different: dict[Hashable, PlannedRegion] = {}
         for plan in (*ways, moved):
@@ -172,6 +174,7 @@ class LayerByLayer:
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(moved)
                 continue
+            self.steps.take()
             tiled = self.layerwise.best(layer, names, int((self.size - used) * usable), by)
             if tiled is None:
                 return None
@@ -194,6 +197,7 @@ class LayerByLayer:
         `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no single order of the buffers
         fits. `near`: a plan from which this one differs in few layers.
         """
+        self.steps.take()
         placements = self.allocation(parts, resident).in_memories(searched)
         if placements is None:
             return None

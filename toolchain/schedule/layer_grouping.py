@@ -18,6 +18,7 @@ from typing import NamedTuple
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import halvings, round_up
 from toolchain.schedule.cascade import CascadePlanner
+from toolchain.schedule.options import SearchSteps
 from toolchain.schedule.plan import PlannedCascade, Storage
 from toolchain.schedule.plan_cost import CostWeights
 from toolchain.schedule.stripes import WHOLE, Sweep
@@ -238,11 +239,12 @@ class GroupingSearch:
         others: Mapping[int, int],
         by: CostWeights,
         planned: CascadeCosts,
+        steps: SearchSteps,
         byte: float | None = None,
     ):
         self.by, self._byte = by, byte or by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
-        self._planned = planned
+        self._planned, self._search_steps = planned, steps
         self._steps_known: dict[tuple[int, Roots], list[_Step]] = {}
         self._costs: defaultdict[int, dict[tuple[Roots, bool], list[tuple[_Step, float]]]] = defaultdict(dict)  # by first layer
         self._least = CascadeBounds(cascades, bounds, usable, by)
@@ -263,9 +265,12 @@ class GroupingSearch:
             if best_path is not None and best_path.cost <= near * path.cost:
                 break
             for step in path.steps:
-                if step.end - step.first > 1:
+                if step.end - step.first > 1 and not self._search_steps.over:
                     better = math.inf if best_path is None else step.cost + best_path.cost - path.cost
                     self._settle(step, better)
+            if self._search_steps.over:
+                best_path = self._path(only_planned=True)
+                break
         return None if best_path is None else [self._cut(step) for step in best_path.steps]
 
     def best_of_planned(self) -> list[LayerGroup] | None:
@@ -425,6 +430,7 @@ class GroupingSearch:
         if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.own, room, sweep):
             return cascades
         for height in heights:
+            self._search_steps.take()
             planned = self._cascades.plan(step.first, step.end, height, step.own, room, sweep, stay)
             cascades += [planned] if planned is not None else []
             if len(cascades) >= most:

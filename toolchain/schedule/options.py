@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolchain.hw.chip import Chip
@@ -43,12 +43,39 @@ LEVELS = (
 )
 
 
+class SearchSteps:
+    """Count the steps of a build's searches, and end them.
+
+    A step is one candidate that is costed: a tiling of a layer in a plan, a cascade, or a placed plan. A search that is over
+    still gives a plan, of what it has costed so far.
+    """
+
+    def __init__(
+        self, most: int | None = None, is_late: Callable[[], bool] | None = None, show: Callable[[int], None] | None = None
+    ):
+        """Set the limit of the searches.
+
+        `most`: steps until searches end. `is_late`: is called before each step; searches end once it is true, and at the same
+        step with `most` equal to the `count`. `show`: is called with the count.
+        """
+        self._most, self._is_late, self._show = most, is_late, show
+        self.count, self.over = 0, False
+
+    def take(self) -> None:
+        """Count a step, unless this one ends the searches or they are over."""
+        self.over = self.over or self.count == self._most or (self._is_late is not None and self._is_late())
+        if not self.over:
+            self.count += 1
+            if self._show is not None:
+                self._show(self.count)
+
+
 @dataclass(frozen=True)
 class RegionInput:
     """The input of planning: nodes of one region, in an order that runs, of an integer graph.
 
     `inputs`, `outputs`: tensors that enter and leave the region. `inline`: data-movement operators, by name, whose data units
-    read and write where it lies, or not; it is open for others.
+    read and write where it lies, or not; it is open for others. `steps`: of all searches of the build.
     """
 
     graph: Graph
@@ -58,3 +85,4 @@ class RegionInput:
     chip: Chip
     options: Options
     inline: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    steps: SearchSteps = field(default_factory=SearchSteps, compare=False)

@@ -23,6 +23,7 @@ from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange
 from toolchain.schedule.layer_constants import LayerConstants, collect_constants, split_constants
 from toolchain.schedule.nodes import Prefetch
+from toolchain.schedule.options import SearchSteps
 from toolchain.schedule.plan import PlannedLayer, PlannedRegion, TiledLayer
 from toolchain.schedule.plan_cost import PlanCosts
 from toolchain.schedule.plan_timer import PlanTimer
@@ -90,6 +91,7 @@ class PrefetchSearch:
         sizes: Room,
         costs: PlanCosts,
         place: Place,
+        steps: SearchSteps,
     ):
         """The search is given a plan and the means to place and time its variants.
 
@@ -98,6 +100,7 @@ class PrefetchSearch:
         search if so.
         """
         self._plan, self._shared, self._used_bytes, self._sizes, self._place = plan, shared, used_bytes, sizes, place
+        self._steps = steps
         self._costs, self._chip = costs, costs.model.chip
         self._known_places: dict[Hashable, PlannedRegion | None] = {}
         self._pitch = dram_alignment(self._chip)
@@ -121,7 +124,7 @@ class PrefetchSearch:
         """The variants that have a place. `most`: layers that one layer may fetch for."""
         plans: list[PlannedRegion] = []
         for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
-            for share, searched in _USABLE:
+            for share, searched in () if self._steps.over else _USABLE:
                 plan = self._placed(self._dealt(filled, share, some, most), searched)
                 if plan is not None:
                     plans.append(plan)

@@ -12,7 +12,7 @@ from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
 from toolchain.schedule.layer_constants import find_shared_constants
 from toolchain.schedule.layer_grouping import CascadeCosts, GroupingBounds, GroupingSearch, LayerGroup
-from toolchain.schedule.options import RegionInput
+from toolchain.schedule.options import RegionInput, SearchSteps
 from toolchain.schedule.plan import Part, PlannedLayer, PlannedRegion, TiledLayer, replace_layers
 from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, assign_units
 from toolchain.schedule.prefetch import PrefetchSearch
@@ -27,7 +27,9 @@ Finer = Callable[[int, PlannedRegion], Sequence[TiledLayer]]  # tilings of a lay
 Place = Callable[[Sequence[PlannedLayer], PlannedRegion], PlannedRegion | None]  # layers otherwise than the plan's
 
 
-def refine_tiles(plan: PlannedRegion, signature: Callable[[int], Hashable], finer: Finer, place: Place) -> PlannedRegion:
+def refine_tiles(
+    plan: PlannedRegion, signature: Callable[[int], Hashable], finer: Finer, place: Place, steps: SearchSteps
+) -> PlannedRegion:
     """The plan, or one of fewer cycles with finer tiles.
 
     Equal layers with one tiling, as those of equal blocks have, are changed together. Finer tilings are tried one after the
@@ -36,7 +38,7 @@ def refine_tiles(plan: PlannedRegion, signature: Callable[[int], Hashable], fine
     for group in _groups(plan, signature):
         if _most(plan, group) < _GAIN * plan.cycles:
             continue
-        for tiles in finer(group[0], plan):
+        for tiles in () if steps.over else finer(group[0], plan):
             planned = [tiles.as_layer(p.layer) if i in group else p for i, p in enumerate(plan.layers)]
             candidate = place(planned, plan)
             if candidate is not None and candidate.cycles < (1 - _GAIN) * plan.cycles:
@@ -88,7 +90,8 @@ class RegionPlanner(LayerByLayer):
         """Plans of the ways in which bytes count."""
         if not self.options.residency:
             return []
-        tried = (self._try(self._least, share, by) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
+        ways = ((share, by) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
+        tried = (self._try(self._least, share, by) for share, by in ways if not self.steps.over)
         layerwise = [plan for plan in tried if plan is not None]
         cut = self._little_traffic(layerwise)
         return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
@@ -97,7 +100,7 @@ class RegionPlanner(LayerByLayer):
         """Plans of at most so many cycles that spill less than each of these, of cascades that the search has planned anyway.
         A moved byte counts as the cycles that it takes. A twentieth of all bytes is to be saved at least: MobileNetV3 small in
         64 KiB took 16 % longer to build for 2.5 %."""
-        if self.grouped is None:
+        if self.grouped is None or self.steps.over:
             return []
         usable, before = self.grouped
         spilled, byte = min(plan.spilled_bytes for plan in plans), 1 / self.chip.dram.read_bytes_per_cycle
@@ -118,7 +121,7 @@ class RegionPlanner(LayerByLayer):
         """Plans with cascades, compared by DRAM traffic."""
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
-            for share in _USABLE:
+            for share in () if self.steps.over else _USABLE:
                 ways = (self._cuts(int(self.size * share), before, CostWeights(byte=t / rate)) for t in _TRAFFIC)
                 cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
                 if any(cut):
@@ -155,14 +158,14 @@ class RegionPlanner(LayerByLayer):
 
     def ahead(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with constants fetched ahead where that takes fewer cycles."""
-        if not self.options.ahead:
+        if not self.options.ahead or self.steps.over:
             return plan
 
         def place(planned: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
             return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
 
         used_bytes = self.allocation(plan.parts, plan.resident).taken_bytes
-        return PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place).best()
+        return PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place, self.steps).best()
 
     def retiled(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with finer tiles where units of another kind wait for them."""
@@ -181,7 +184,7 @@ class RegionPlanner(LayerByLayer):
         def place(planned: Sequence[PlannedLayer], plan: PlannedRegion) -> PlannedRegion | None:
             return self.place(replace_layers(plan.parts, planned), plan.resident, searched=False, near=plan)
 
-        return refine_tiles(plan, signature, finer, place)
+        return refine_tiles(plan, signature, finer, place, self.steps)
 
     @cached_property
     def shared(self) -> Collection[int]:
@@ -193,6 +196,8 @@ class RegionPlanner(LayerByLayer):
         if not self.options.residency or not plan.spilled:
             return plan
         for share in _USABLE:
+            if self.steps.over:
+                break
             ways = (self._cuts(int(self.size * share), plan, by) for by in (ALONE, AMID))
             cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
             if any(cut):
@@ -203,7 +208,7 @@ class RegionPlanner(LayerByLayer):
     def _cuts(self, usable: int, before: PlannedRegion, by: CostWeights, byte: float | None = None) -> GroupingSearch:
         """The search of cascades, where `before` is the best plan layer by layer. `byte`: cycles of a moved byte."""
         costs = self.cascade_costs.setdefault(by, {})
-        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, costs, byte)
+        return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, costs, self.steps, byte)
 
     def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> PlannedRegion | None:
         """The plan cut so; None where nothing was found or something has no place."""
