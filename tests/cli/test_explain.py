@@ -30,7 +30,8 @@ CASES = {
     ),
     "stride": (
         {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,1]>(x, w)",
-        "limits.convolution.max_stride=[1, 1]: stride 2x1, so one row of the kernel, or of outputs, an instruction",
+        "limits.convolution.max_stride=[1, 1]: stride 2x1, so an instruction takes part of the kernel's rows, or "
+        "one row of outputs",
     ),
     "dilation": (
         {"limits.convolution": {"max_dilation": (1, 1)}}, (4, 3, 3, 3), "y = Conv<dilations=[2,2]>(x, w)",
@@ -173,7 +174,8 @@ def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> 
 
 
 STRIDED = (
-    "limits.convolution.max_stride=[1, 1]: stride 2x2, so one row and one column of the kernel, or of outputs, an instruction"
+    "limits.convolution.max_stride=[1, 1]: stride 2x2, so an instruction takes part of the kernel's rows and columns, "
+    "or one row and column of outputs"
 )
 
 
@@ -188,11 +190,11 @@ def test_strides_output_by_output_are_a_warning(tmp_path: Path) -> None:
 
 
 def test_strides_of_too_many_tiles_are_refused_by_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity_errors, "MOST_TILES", 5)
+    monkeypatch.setattr(capacity_errors, "MOST_TILES", 3)
     with pytest.raises(CompileError) as fault:
         build_case(tmp_path, {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,2]>(x, w)")
     assert str(fault.value) == (
-        "edge16: the network falls into 9 tiles, most of them (9) of Conv_0 (Convolution); a program has at most 5\n"
-        "  help: limits.convolution.max_stride=[1, 1]: stride 2x2, so one row and one column of the kernel, or of outputs, an "
-        "instruction; raise it, or let strides be 1 and drop outputs by a Slice"
+        "edge16: the network falls into 4 tiles, most of them (4) of Conv_0 (Convolution); a program has at most 3\n"
+        "  help: limits.convolution.max_stride=[1, 1]: stride 2x2, so an instruction takes part of the kernel's rows and "
+        "columns, or one row and column of outputs; raise it, or let strides be 1 and drop outputs by a Slice"
     )

@@ -1,4 +1,4 @@
-"""Strides beyond a machine's limit are addresses where the window is one element: the same bits; 1x1 kernels cost nothing."""
+"""Strides beyond a machine's limit are addresses of inputs a stride apart: the same bits; 1x1 kernels cost nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from toolchain.hw.engines import MacArray
 from toolchain.hw.limits import Pair
 from toolchain.hw.timing import UNLIMITED
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.tiles import get_strided_input, get_window_input
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.parameters import find_element_step
+from toolchain.ops.convolution.tiles import get_window_input
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Tiling
 from toolchain.ops.kit.window import Window
 from toolchain.runtime import Session
 
 
-def made(folder: Path, conv: str, weights: tuple[int, ...], limit: Pair | None, sram: int = 512 << 10) -> Build:
+def made(
+    folder: Path, conv: str, weights: tuple[int, ...], limit: Pair | None, sram: int = 512 << 10, machine: Machine | None = None
+) -> Build:
     """x [1, 8, 21, 19] by a convolution on a copy of edge16 with this limit of strides."""
     proto = parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,21,19] x) => (float[N,C,H,W] y) {{ y = Conv<{conv}>(x, w) }}'
@@ -54,6 +60,7 @@ CASES = {
     "3x3": ("strides=[2,2],pads=[1,1,1,1]", (24, 8, 3, 3)),
     "as far as wide": ("strides=[4,4]", (24, 8, 4, 4)),
     "dilated": ("strides=[2,3],dilations=[2,2],pads=[3,2,1,4]", (24, 8, 3, 2)),
+    "dilated by the stride": ("strides=[2,3],dilations=[2,3],pads=[3,2,1,4]", (24, 8, 3, 3)),
     "depthwise": ("strides=[2,2],pads=[1,1,1,1],group=8", (8, 1, 3, 3)),
     "groups": ("strides=[2,2],pads=[2,1,0,1],group=4", (24, 2, 3, 3)),
 }
@@ -84,6 +91,22 @@ def test_whole_rows_take_fewer_cycles_than_outputs_one_by_one(tmp_path: Path) ->
     assert free.figures["cycles"] < limited.figures["cycles"] < 3 * free.figures["cycles"]
 
 
+def test_a_kernel_is_cut_into_elements_that_lie_a_stride_apart(tmp_path: Path) -> None:
+    """Rows or columns of outputs that an instruction makes one by one leave the kernel whole."""
+    conv, weights = CASES["3x3"]
+    container = made(tmp_path, conv, weights, (1, 1)).container
+    graph = container.graph
+    node = next(node for node in graph.nodes if isinstance(node.op, IntegerConvolution))
+    layer = Layer(node, graph.types, graph.constants, container.machine.chip)
+    parts = {size: layer.tiled.count_kernel_parts(layer, Tiling(*size, 24, 8)) for size in ((11, 10), (1, 10), (11, 1), (1, 1))}
+    assert parts == {(11, 10): 4, (1, 10): 2, (11, 1): 2, (1, 1): 1}
+
+
+@pytest.mark.parametrize(("stride", "most", "element_step"), [(2, 1, 2), (4, 2, 2), (6, 2, 3), (5, 2, 5), (3, 3, 1)])
+def test_elements_lie_as_near_as_the_limit_lets_them(stride: int, most: int, element_step: int) -> None:
+    assert find_element_step(stride, most) == element_step
+
+
 @pytest.mark.parametrize("stride", [2, 3, 5])
 @pytest.mark.parametrize("pad", [-4, 0, 1, 7])
 def test_every_output_sees_its_element(stride: int, pad: int) -> None:
@@ -96,10 +119,8 @@ def test_every_output_sees_its_element(stride: int, pad: int) -> None:
             wanted = [i if first <= i < first + held else None for i in at]
             if any(0 <= i < first for i in at):
                 continue  # what is held begins with the first that is needed
-            for found in (
-                get_strided_input(window, (start, count), first, held),
-                get_window_input(window, (start, count), first, held),
-            ):
+            for element_step in (1, stride):
+                found = get_window_input(window, (start, count), first, held, element_step)
                 places = [i * found.stride - found.pad for i in range(count)]
                 got = [first + found.skip + i * found.element_step if 0 <= i < found.size else None for i in places]
                 assert got == wanted

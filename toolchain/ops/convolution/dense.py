@@ -33,7 +33,7 @@ class Dense(Lowering):
         reads = [box]
         if last and self.op.residual is not None:
             reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
-        shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
+        shape = (tile.channels[1], part.ky.size * part.kx.size * part.inner[1])
         constants = self.constants(tile, part, shape, last)
 
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
@@ -77,4 +77,4 @@ class Dense(Lowering):
         return DeferredBytes(size, data)
 
     def rows(self, tile: Tile, part: KernelPart) -> Array:
-        return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]
+        return self.layer.constants[self.weights][cut(tile.channels), part.ky.slice, part.kx.slice, cut(part.inner)]

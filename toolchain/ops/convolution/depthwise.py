@@ -23,7 +23,7 @@ class Depthwise(Lowering):
 
     def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
         box = self.read(tile, part, tile.channels)
-        constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
+        constants = self.constants(tile, part, (part.ky.size * part.kx.size, tile.channels[1]), last)
 
         def emit(sites: Sequence[BoxLocation], blocks: Sequence[int], out: BoxLocation | None) -> tuple[machine.MachineOp, ...]:
             return (
@@ -47,5 +47,5 @@ class Depthwise(Lowering):
         )
 
     def rows(self, tile: Tile, part: KernelPart) -> Array:
-        channel_weights = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
+        channel_weights = self.layer.constants[self.weights][cut(tile.channels), part.ky.slice, part.kx.slice, 0]
         return channel_weights.transpose(1, 2, 0)

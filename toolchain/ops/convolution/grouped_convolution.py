@@ -23,6 +23,7 @@ from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import pack_dense
 from toolchain.ops.kit.residual import no_residual_fields
 from toolchain.ops.kit.tile import BoxLocation, TileTask, Tiling, halvings, spans
+from toolchain.ops.kit.window import Taps
 
 
 def list_grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]:
@@ -89,7 +90,7 @@ class Grouped(Lowering):
         self.at_once = tiling.inner // self.inputs
         super().__init__(op, layer, tiling)
 
-    def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
+    def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Taps, Taps]]) -> list[TileTask]:
         tile, _ = self._tile(point)
         start, count = tile.channels[0] // self.group_outputs, tile.channels[1] // self.group_outputs
         if (start * self.group_outputs, count * self.group_outputs) != tile.channels:
@@ -129,7 +130,7 @@ class Grouped(Lowering):
             "output_channels": piece[1] * self.group_outputs,
         }
 
-    def _pack_groups(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Constants, tuple[int, ...]]:
+    def _pack_groups(self, tile: Tile, taps: list[tuple[Taps, Taps]], pieces: list[Pair]) -> tuple[Constants, tuple[int, ...]]:
         """Weights of every piece and kernel part, and all parameters; where each of the weights begin."""
         chip, (start, _) = self.layer.chip, tile.channels
         offsets: list[int] = []
@@ -137,11 +138,11 @@ class Grouped(Lowering):
         for _, count in pieces:
             for ky, kx in taps:
                 offsets.append(end)
-                end += dense_bytes(count * self.group_outputs, ky[1] * kx[1] * count * self.inputs, self.weight_number, chip)
+                end += dense_bytes(count * self.group_outputs, ky.size * kx.size * count * self.inputs, self.weight_number, chip)
 
         def data() -> bytes:
             wide = [self._diagonal(start + first * self.group_outputs, count) for first, count in pieces]
-            rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
+            rows = [w[:, ky.slice, kx.slice].reshape(len(w), -1) for w in wide for ky, kx in taps]
             return b"".join(pack_dense(r, self.op.weight_type, chip) for r in rows)
 
         key = (self.layer.node.name, tile.channels, self.at_once)

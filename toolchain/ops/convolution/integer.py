@@ -24,7 +24,7 @@ from toolchain.ops.kit.array_choice import add_dataflows
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, split_per_sample
-from toolchain.ops.kit.tile import Extent, Tiling, ceil_div, halvings
+from toolchain.ops.kit.tile import Extent, Tiling, halvings
 from toolchain.ops.kit.window import Window
 
 
@@ -89,9 +89,8 @@ class IntegerConvolution(ConvolutionParameters):
         return _lowering(self, layer, tiling).nest(extent)
 
     def count_kernel_parts(self, layer: Layer, tiling: Tiling) -> int:
-        _, height, width, _ = layer.constants[layer.node.inputs[1]].shape
-        high, wide = self.kernel_part(layer, tiling)
-        return ceil_div(height, high) * ceil_div(width, wide)
+        rows, columns = self.kernel_parts(layer, tiling)
+        return len(rows) * len(columns)
 
     def windows(self, layer: Layer, axis: int) -> Windows:
         kernel, at = layer.constants[layer.node.inputs[1]].shape[axis], axis - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
@@ -16,7 +17,8 @@ from toolchain.ops.kit.array_choice import find_capable_arrays, main_array
 from toolchain.ops.kit.operator import Array, Layer, TiledOp
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.residual import Residual
-from toolchain.ops.kit.tile import Tiling
+from toolchain.ops.kit.tile import Tiling, ceil_div, spans
+from toolchain.ops.kit.window import Taps
 
 Pads = tuple[int, int, int, int]
 
@@ -88,23 +90,35 @@ class ConvolutionParameters(TiledOp):
         rows, columns = self.limits(layer).max_stride or self.strides
         return self.strides[0] > rows, self.strides[1] > columns
 
-    def exceeds_stride(self, layer: Layer, tiling: Tiling) -> tuple[bool, bool]:
-        """Return whether rows and columns of several outputs are too far apart for one instruction.
+    def element_steps(self, layer: Layer, tiling: Tiling) -> tuple[int, int]:
+        """Return how far apart the rows and columns lie that an instruction sees as neighbours.
 
-        One kernel element at a time then has all inputs, which addresses reach.
+        Several outputs at a stride beyond the limit have it among inputs that lie apart.
         """
-        rows, columns = self.beyond(layer)
-        return rows and tiling.rows > 1, columns and tiling.columns > 1
+        most = self.limits(layer).max_stride or self.strides
+        rows, columns = (
+            find_element_step(stride, limit) if count > 1 else 1
+            for stride, limit, count in zip(self.strides, most, (tiling.rows, tiling.columns))
+        )
+        return rows, columns
 
-    def kernel_part(self, layer: Layer, tiling: Tiling) -> tuple[int, int]:
-        """Return the kernel rows and columns of one instruction."""
+    def kernel_parts(self, layer: Layer, tiling: Tiling) -> tuple[tuple[Taps, ...], tuple[Taps, ...]]:
+        """Return the rows and the columns of the kernel among which instructions share it."""
         _, height, width, _ = layer.constants[layer.node.inputs[1]].shape
-        limits, (far_rows, far_columns) = self.limits(layer), self.exceeds_stride(layer, tiling)
-        kernel, dilation = limits.max_kernel or (height, width), limits.max_dilation
-        far = [bool(dilation) and d > most for d, most in zip(self.dilations, dilation or self.dilations)]
-        high = 1 if far[0] or far_rows else min(kernel[0], tiling.taps or kernel[0])
-        wide = 1 if far[1] or far_columns else kernel[1]
-        return min(high, height), min(wide, width)
+        rows, columns = self.element_steps(layer, tiling)
+        return self._list_taps(layer, 0, height, rows, tiling.taps), self._list_taps(layer, 1, width, columns)
+
+    def _list_taps(self, layer: Layer, axis: int, kernel: int, element_step: int, most: int = 0) -> tuple[Taps, ...]:
+        """Return the kernel elements of each instruction along an axis: at most `most`, or as many as the limits say."""
+        dilation, limits = self.dilations[axis], self.limits(layer)
+        tap_step = element_step // gcd(element_step, dilation)
+        far = limits.max_dilation is not None and dilation * tap_step // element_step > limits.max_dilation[axis]
+        size = 1 if far else min(limits.max_kernel[axis] if limits.max_kernel else kernel, most or kernel)
+        return tuple(
+            Taps(phase + first * tap_step, count, tap_step if count > 1 else 1)
+            for phase in range(min(tap_step, kernel))
+            for first, count in spans(ceil_div(kernel - phase, tap_step), size)
+        )
 
     def widths(self, layer: Layer) -> tuple[int, ...]:
         """Most output columns of an instruction: what the limits say, and of a stride beyond them one besides, for which
@@ -115,7 +129,7 @@ class ConvolutionParameters(TiledOp):
     def stride_cut(self, layer: Layer) -> str | None:
         """Return a text on the cost of a stride beyond the machine's limit, None where the kernel has one element.
 
-        The cost is one element of the kernel, whose inputs addresses reach, or one output an instruction.
+        The cost is a part of the kernel, whose inputs lie a stride apart, or one output an instruction.
         """
         kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
         cut = [axis for axis, far, size in zip(("row", "column"), self.beyond(layer), kernel) if far and size > 1]
@@ -124,8 +138,8 @@ class ConvolutionParameters(TiledOp):
         if limit is None or not cut:
             return None
         return (
-            f"limits.{section}.max_stride={list(limit)}: stride {stride}, so one {' and one '.join(cut)} of the kernel, or of "
-            "outputs, an instruction"
+            f"limits.{section}.max_stride={list(limit)}: stride {stride}, so an instruction takes part of the kernel's "
+            f"{' and '.join(f'{axis}s' for axis in cut)}, or one {' and '.join(cut)} of outputs"
         )
 
     def macs(self, layer: Layer) -> int:
@@ -133,6 +147,11 @@ class ConvolutionParameters(TiledOp):
         _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
         n, height, width, channels = layer.output.shape
         return n * height * width * channels * kh * kw * inputs
+
+
+def find_element_step(stride: int, most: int) -> int:
+    """Return the least distance of elements among which a window of this stride has one of at most `most`."""
+    return next(step for step in range(1, stride + 1) if stride % step == 0 and stride // step <= most)
 
 
 def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:

@@ -13,7 +13,7 @@ from toolchain.ops.kit.nest import Nest, cut_axis, reduction_axis, uniform_axis,
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import channel_slice, parameter_block
 from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, find_padded_edges, spans
-from toolchain.ops.kit.window import Window
+from toolchain.ops.kit.window import Taps, Window
 
 Pair = tuple[int, int]
 
@@ -31,8 +31,8 @@ class Tile(NamedTuple):
 class KernelPart(NamedTuple):
     """Kernel elements and reduction channels of one instruction."""
 
-    ky: tuple[int, int]
-    kx: tuple[int, int]
+    ky: Taps
+    kx: Taps
     inner: tuple[int, int]
 
 
@@ -50,23 +50,21 @@ class WindowInput(NamedTuple):
     stride: int
 
 
-def get_window_input(window: Window, outputs: Pair, first: int, available: int) -> WindowInput:
-    """Return the window input for `available` elements from `first` on, and outputs (start, count)."""
-    skip, pad = window.offset(outputs[0], first)
-    return WindowInput(skip, pad, max(0, available - skip), 1, window.stride if outputs[1] > 1 else 1)
+def get_window_input(window: Window, outputs: Pair, first: int, available: int, element_step: int = 1) -> WindowInput:
+    """Return the input of a window for outputs (start, count), of `available` elements from `first` on.
 
-
-def get_strided_input(window: Window, outputs: Pair, first: int, available: int) -> WindowInput:
-    """Return the input of a window of one element whose stride is beyond the limit, as `get_window_input` does.
-
-    Its elements lie a stride apart, one for each output.
+    `element_step`: the window sees elements so far apart, of which its stride and dilation are multiples.
     """
-    (start, count), stride = outputs, window.stride
-    begin = start * stride - window.pad - first
-    pad = max(0, -(begin // stride))
-    skip = begin + pad * stride
-    size = min(count - pad, -(-(available - skip) // stride))
-    return WindowInput(skip, pad, size, stride if size > 1 else 1, 1) if size > 0 else WindowInput(0, 0, 0, 1, 1)
+    start, count = outputs
+    begin = start * window.stride - window.pad - first
+    pad = max(0, -(begin // element_step))
+    skip = begin + pad * element_step
+    size = max(0, -(-(available - skip) // element_step))
+    stride = window.stride // element_step if count > 1 else 1
+    if element_step == 1:
+        return WindowInput(skip, pad, size, 1, stride)
+    size = min(size, (count - 1) * stride + (window.kernel - 1) * window.dilation // element_step + 1 - pad)
+    return WindowInput(skip, pad, size, element_step if size > 1 else 1, stride) if size > 0 else WindowInput(0, 0, 0, 1, 1)
 
 
 class Lowering:
@@ -87,9 +85,9 @@ class Lowering:
         _, self.kh, self.kw, _ = layer.constants[self.weights].shape
         self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
-        self.stepped = op.exceeds_stride(layer, tiling)
+        self.element_steps = op.element_steps(layer, tiling)
         self.weight_number = layer.chip.weight_types.index(op.weight_type)
-        self.high, self.wide = op.kernel_part(layer, tiling)
+        self.ky, self.kx = op.kernel_parts(layer, tiling)
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
         entry = layer.chip.layout.parameters
         self.parameter_step = entry.alignment_bytes if lie_together(layer.chip, "weights", "parameters") else 0
@@ -103,16 +101,15 @@ class Lowering:
         batch, height, width, _ = self.layer.output.shape
         (top, high), (first, outputs), across = extent or Extent((0, height), (0, self.outputs))
         outputs, (first_column, wide) = min(outputs, self.outputs), across or (0, width)
-        ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
-        rows = window_axis(self.vertical, tuple(spans(high, self.tiling.rows, top)), ky)
-        columns = window_axis(self.horizontal, tuple(spans(wide, self.tiling.columns, first_column)), kx)
+        rows = window_axis(self.vertical, tuple(spans(high, self.tiling.rows, top)), self.ky)
+        columns = window_axis(self.horizontal, tuple(spans(wide, self.tiling.columns, first_column)), self.kx)
         inner = reduction_axis(self.reduction, self.tiling.inner)
         places, channels = (uniform_axis(batch), rows, columns), cut_axis(outputs, self.tiling.channels, first)
         order = (*places, channels) if self.tiling.rows_outer else (channels, *places)
-        taps = list(product(ky, kx))
+        taps = list(product(self.ky, self.kx))
         return Nest((uniform_axis(self.groups), *order, inner), lambda point: self._make_tasks(point, taps))
 
-    def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[TileTask]:
+    def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Taps, Taps]]) -> list[TileTask]:
         """One tile and one piece of the reduction: a work for each part of the kernel that meets more than padding."""
         tile, inner = self._tile(point)
         met = self._met(tile, taps)
@@ -133,11 +130,11 @@ class Lowering:
             group, (channel, size), n, rows, columns, inner = point
         return Tile(group, n, rows, columns, (group * self.outputs + channel, size)), inner
 
-    def _met(self, tile: Tile, taps: list[tuple[Pair, Pair]]) -> list[tuple[Pair, Pair]]:
+    def _met(self, tile: Tile, taps: list[tuple[Taps, Taps]]) -> list[tuple[Taps, Taps]]:
         """The parts of the kernel that meet more than padding."""
         return [(ky, kx) for ky, kx in taps if self._meets(tile, ky, kx)] if len(taps) > 1 else taps
 
-    def _meets(self, tile: Tile, ky: Pair, kx: Pair) -> bool:
+    def _meets(self, tile: Tile, ky: Taps, kx: Taps) -> bool:
         return self.vertical.part(ky).meets(*tile.rows) and self.horizontal.part(kx).meets(*tile.columns)
 
     def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
@@ -166,9 +163,9 @@ class Lowering:
     def window_fields(self, tile: Tile, part: KernelPart, box: Box, site: BoxLocation) -> dict[str, int]:
         """Addresses, sizes and padding of the input as this part of the kernel sees it."""
         op = self.op
-        see_rows, see_columns = (get_strided_input if far else get_window_input for far in self.stepped)
-        rows = see_rows(self.vertical.part(part.ky), tile.rows, box.start[1], box.size[1])
-        columns = see_columns(self.horizontal.part(part.kx), tile.columns, box.start[2], box.size[2])
+        row_step, column_step = self.element_steps
+        rows = get_window_input(self.vertical.part(part.ky), tile.rows, box.start[1], box.size[1], row_step)
+        columns = get_window_input(self.horizontal.part(part.kx), tile.columns, box.start[2], box.size[2], column_step)
         return {
             "input_address": site.address + rows.skip * site.strides[1] + columns.skip * site.strides[2],
             "input_row_stride": rows.element_step * site.strides[1],
@@ -178,12 +175,12 @@ class Lowering:
             "input_width": columns.size,
             "pad_top": rows.pad,
             "pad_left": columns.pad,
-            "kernel_height": part.ky[1],
-            "kernel_width": part.kx[1],
+            "kernel_height": part.ky.size,
+            "kernel_width": part.kx.size,
             "stride_height": rows.stride,
             "stride_width": columns.stride,
-            "dilation_height": op.dilations[0] if part.ky[1] > 1 else 1,
-            "dilation_width": op.dilations[1] if part.kx[1] > 1 else 1,
+            "dilation_height": op.dilations[0] * part.ky.step // row_step if part.ky.size > 1 else 1,
+            "dilation_width": op.dilations[1] * part.kx.step // column_step if part.kx.size > 1 else 1,
             "output_height": tile.rows[1],
             "output_width": tile.columns[1],
             "input_zero_point": op.x_zero_point,

@@ -14,7 +14,7 @@ from itertools import groupby, product
 from typing import Any
 
 from toolchain.ops.kit.tile import TileTask, spans
-from toolchain.ops.kit.window import Window
+from toolchain.ops.kit.window import Taps, Window
 
 Span = tuple[int, int]
 
@@ -82,7 +82,7 @@ def reduction_axis(total: int, tile: int) -> Axis:
 
 
 @lru_cache(maxsize=4096)
-def window_axis(window: Window, steps: tuple[Span, ...], taps: tuple[Span, ...] = ()) -> Axis:
+def window_axis(window: Window, steps: tuple[Span, ...], taps: tuple[Taps, ...] = ()) -> Axis:
     """Output spans of a sliding window, told apart by what they read and pad, for each part `taps` of the kernel too."""
     parts = tuple(window.part(t) for t in taps)
     return Axis(steps, tuple(_window_kind(window, parts, step) for step in steps))

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Taps(NamedTuple):
+    """Elements of a kernel along one axis: `size` of them from `start` on, `step` apart."""
+
+    start: int
+    size: int
+    step: int = 1
+
+    @property
+    def slice(self) -> slice:
+        """Return the elements as a slice of the kernel's axis."""
+        return slice(self.start, self.start + (self.size - 1) * self.step + 1, self.step)
 
 
 @dataclass(frozen=True)
@@ -26,9 +39,9 @@ class Window:
         first, last = max(0, first), min(self.size, last)
         return (first, last - first) if last > first else (min(max(first, 0), self.size - 1), 1)
 
-    def part(self, taps: tuple[int, int]) -> Window:
-        """The window of kernel elements [taps[0], taps[0] + taps[1]) alone: the same outputs, shifted by its offset."""
-        return Window(self.size, taps[1], self.stride, self.dilation, self.pad - taps[0] * self.dilation)
+    def part(self, taps: Taps) -> Window:
+        """The window of these kernel elements alone: the same outputs, shifted by its offset."""
+        return Window(self.size, taps.size, self.stride, self.dilation * taps.step, self.pad - taps.start * self.dilation)
 
     def meets(self, start: int, count: int) -> bool:
         """False where outputs [start, start + count) see only padding."""

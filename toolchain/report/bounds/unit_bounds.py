@@ -27,6 +27,7 @@ from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import Extent, Tiling
+from toolchain.ops.kit.window import Taps
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.bounds.dram import MinTraffic, get_chip_capacity
 from toolchain.report.bounds.first_use import find_ended_layers
@@ -117,8 +118,8 @@ class MinUnitUse:
             for task in nest.body(tuple(step for step, _ in kinds)):
                 ops = emit_at_zero(task, layer)
                 if band is not None:
-                    top, count = task.variant[2:4]  # rows of the kernel
-                    high = min(top + count, band.bottom) - max(top, band.top)
+                    rows = range(layer.constants[layer.node.inputs[1]].shape[1])[Taps(*task.variant[2:5]).slice]
+                    high = sum(band.top <= row < band.bottom for row in rows)
                     ops = [replace(op, kernel_height=high) for op in ops] if high > 0 else []
                 uses = self._run(ops, self._units_by_layer[layer.node.name]) if ops else {}
                 if uses is None:
