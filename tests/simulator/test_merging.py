@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
@@ -17,6 +18,7 @@ from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
 from tests.cli.edit_programs import model
 from tests.simulator.machine_programs import load, small_chip, store
 from tests.simulator.merging_cases import compare_regions
+from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ProgramError
 from toolchain.machine import Convolution, Depthwise, End, dispatch_program
 from toolchain.runtime import Session, random_feeds
@@ -112,3 +114,19 @@ def test_a_tile_with_another_addend_is_no_part():
     assert evaluation.add(tile(4, 5)) is None
     assert evaluation.add(tile(4, 4, step=2 * ROW)) is None
     assert [placed.at for placed in evaluation.tiles] == [(0, 0, 0), (2, 0, 0)]
+
+
+def test_a_window_skips_rows_of_which_two_are_one_of_what_it_reads(tmp_path: Path) -> None:
+    """A ConvTranspose makes two rows of one row of sums. The convolution behind it reads every second one."""
+    path = tmp_path / "m.onnx"
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[8,8,8,1] x) => (float[8,18,8,1] y) '
+        "{ t = ConvTranspose<strides=[2,2]>(x, w) y = Conv<strides=[2,3]>(t, v) }"
+    )
+    rng = np.random.default_rng(4)
+    for name, shape in {"w": (8, 4, 2, 2), "v": (18, 4, 1, 1)}.items():
+        values = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(proto, path)
+    for merged, differs in compare_regions(build(path, BuildOptions("ethos_u55_256")).data, 3):
+        assert merged is not None and not differs

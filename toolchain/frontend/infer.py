@@ -39,6 +39,11 @@ def schema_of(node: OnnxNode, opset: int) -> onnx.defs.OpSchema:
         raise refuse_node(node, f"is not an operator of opset {opset}") from fault
 
 
+def is_onnx_operator(op_type: str) -> bool:
+    """Return whether any opset of ONNX has an operator of this name."""
+    return onnx.defs.has(op_type)
+
+
 def infer(
     node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray], opset: int
 ) -> dict[str, TensorType]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from quant.array_files import read_array_headers
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from toolchain.atomic_files import read_limited
 from toolchain.errors import CompileError, ConfigError, ToolchainError, first_line
+from toolchain.frontend.infer import is_onnx_operator
 from toolchain.input_limits import LISTING_BYTES
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
 from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
@@ -46,7 +46,7 @@ def _find_fault(node: Node[Any], graph: Graph[Any]) -> str | None:
     """Return why a node is no operator that can be computed of its inputs. None: it is one."""
     op, name = node.op, type(node.op).__name__
     if isinstance(op, OnnxOp):
-        is_operator = op.domain != "" or onnx.defs.has(op.op_type)
+        is_operator = op.domain != "" or is_onnx_operator(op.op_type)
         return None if is_operator else f"onnx.{op.op_type}: is no operator of ONNX"
     types = [graph.types.get(n) for n in (*node.inputs, *node.outputs) if n]
     if not isinstance(op, NpuOp) or None in types:
