@@ -154,10 +154,17 @@ class _Taking:
             self._end(self._same.get(node.inputs[0], node.inputs[0]))
 
     def _read_otherwise(self, x: str, file_quant: FileQuant) -> bool:
-        """Return whether anything reads the tensor that is not rounded so."""
-        if x in self._file_ranges:
-            return False
-        return x in self._graph.outputs or any(_find_file_quant(n, self._graph) != file_quant for n in self._consumers[x])
+        """Return whether anything reads the tensor, or one that it is moved from with all elements, that is not rounded so."""
+        move: OnnxNode | None = None
+        while x not in self._file_ranges:
+            readers = [n for n in self._consumers.get(x, ()) if n is not move]
+            if x in self._graph.outputs or any(_find_file_quant(n, self._graph) != file_quant for n in readers):
+                return True
+            move = self._producers.get(x)
+            if move is None or move.op.op_type not in PERMUTATIONS:
+                return False
+            x = self._same.get(move.inputs[0], move.inputs[0])
+        return False
 
     def _find_source_range(self, x: str) -> Quant | Range | None:
         """Return the qparams or range given for the tensor that `x` is moved from; None where there is none."""
