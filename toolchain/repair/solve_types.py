@@ -52,15 +52,15 @@ def solve_types(
     `measured`: the samples that ranges are measured on; None means `samples`.
     `remeasure`: gives the ranges of `before` of other samples, where an earlier step chose them.
     """
-    wide = _find_wider_type(network)
+    wide = find_wider_type(network)
     count_cycles = network.count_cycles
     if wide is None or count_cycles is None or network.max_slowdown <= 1:
         return StepOutcome(before)
     few = pick_trial_samples(samples)
-    groups = _list_groups(network)
+    groups = list_groups(network)
     sensitivities = _measure_all(network, before, groups, few, progress)
     order = _order(network, sensitivities, groups)
-    trials = _Trials(network, before, wide, [s.tensor for s in order], (OutputEvaluator(few), count_cycles))
+    trials = TypeTrials(network, before, wide, [s.tensor for s in order], (OutputEvaluator(few), count_cycles))
     trials.measure_ranges(samples if measured is None else measured)
     count, levels = trials.solve(progress)
     if not count:
@@ -83,13 +83,13 @@ class _Sensitivity:
     loss: float
 
 
-def _find_wider_type(network: Network) -> CodeType | None:
+def find_wider_type(network: Network) -> CodeType | None:
     """Return the narrowest activation type of the machine that is wider than its first one, and no wide type."""
     first, *others = network.chip.code_types
     return min((t for t in others if t.bits > first.bits and not t.is_wide), key=lambda t: t.bits, default=None)
 
 
-def _list_groups(network: Network) -> dict[str, list[str]]:
+def list_groups(network: Network) -> dict[str, list[str]]:
     """Return tensors of the first type that the chip holds and nobody gave a type or a scale, in graph order.
     Those of an operator in steps are one group, by the operator's output.
     """
@@ -182,7 +182,7 @@ def _price_tensors(network: Network) -> dict[str, float]:
     return prices
 
 
-class _Trials:
+class TypeTrials:
     """The trials of the first so many groups of an order: what they cost in cycles, and what they leave of the worst part."""
 
     def __init__(
@@ -231,11 +231,11 @@ class _Trials:
 
     def solve(self, progress: Progress) -> tuple[int, tuple[float, float]]:
         """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after."""
-        before_db = self._measure_worst_db(0)
+        before_db = self.measure_worst_db(0)
         count = self._find_most_within_budget(progress)
-        level = self._measure_worst_db(count) if count else before_db
+        level = self.measure_worst_db(count) if count else before_db
         while count > 1 and self._is_within_budget(count // 2):
-            half = self._measure_worst_db(count // 2)
+            half = self.measure_worst_db(count // 2)
             if half < level - _SAME_DB:
                 break
             count, level = count // 2, max(half, level)
@@ -243,7 +243,7 @@ class _Trials:
 
     def get_slowdown(self, count: int) -> float:
         """Return the cycles with the first groups over those without."""
-        return self._count_cycles(count) / max(self._count_cycles(0), 1)
+        return self.count_cycles(count) / max(self.count_cycles(0), 1)
 
     def _find_most_within_budget(self, progress: Progress) -> int:
         least, most = 0, len(self._order)
@@ -259,16 +259,18 @@ class _Trials:
 
     def _is_within_budget(self, count: int) -> bool:
         try:
-            return self._count_cycles(count) <= self._network.max_slowdown * self._count_cycles(0)
+            return self.count_cycles(count) <= self._network.max_slowdown * self.count_cycles(0)
         except CompileError:  # the machine cannot express it
             return False
 
-    def _count_cycles(self, count: int) -> int:
+    def count_cycles(self, count: int) -> int:
+        """Return the expected cycles with the first groups wider. Raise CompileError."""
         if count not in self._cycles:
             self._cycles[count] = self._counter(self._widen(count), self.quantize(count))
         return self._cycles[count]
 
-    def _measure_worst_db(self, count: int) -> float:
+    def measure_worst_db(self, count: int) -> float:
+        """Return dB of the worst part with the first groups wider."""
         return self._judge.verdict(self._widen(count), self.quantize(count)).weakest_db
 
 
