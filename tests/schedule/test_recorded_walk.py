@@ -21,6 +21,7 @@ from toolchain.machine import Space
 from toolchain.schedule.options import LEVELS, RegionInput
 from toolchain.schedule.plan import PlannedRegion, TiledLayer, replace_layers
 from toolchain.schedule.plan_walk import RecordedWalk
+from toolchain.schedule.queues import FutureKey, PlannedQueues, QueueCost
 from toolchain.schedule.region_planner import RegionPlanner
 
 MACHINES = {
@@ -32,11 +33,11 @@ MACHINES = {
 
 @cache
 def planner_of(name: str) -> RegionPlanner:
-    """The planner of a chain of ten MobileNet bodies in 14 KiB."""
+    """The planner of a chain of seven MobileNet bodies in 14 KiB."""
     machine = MACHINES[name]()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "bodies.onnx"
-        onnx.save(bodies(10, 12, 16, 64), path)
+        onnx.save(bodies(7, 12, 16, 64), path)
         container = build(path, BuildOptions(Machine(machine.chip.with_sram(14 * 1024), machine.isa), level=0)).container
     (region,) = container.segments
     assert isinstance(region, Region)
@@ -92,3 +93,17 @@ def test_walks_of_drawn_changes_are_those_from_scratch(machine: str) -> None:
     results = compare(machine, 0, 70)
     assert results["equal"] == 70
     assert results["ended"] > 20
+
+
+def key_of(cycles: int, numbers: list[int]) -> object:
+    """The key behind one operation of the array, where some range waits for these."""
+    queues = PlannedQueues(load_machine("edge16").chip, looks_ahead=False)
+    queues.ask(0, QueueCost(1, 0, cycles, (), cycles), [])
+    key = FutureKey(queues, [0, 1, 2])
+    key.add("slot", numbers)
+    return key.key()
+
+
+def test_keys_tell_what_an_operation_takes_and_whether_anything_waits_for_it() -> None:
+    keys = [key_of(100, []), key_of(200, []), key_of(100, [0]), key_of(200, [0])]
+    assert all((a == b) == (i == j) for i, a in enumerate(keys) for j, b in enumerate(keys))

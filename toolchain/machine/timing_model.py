@@ -198,7 +198,8 @@ class TimingModel:
     def times(self) -> tuple[float, ...]:
         """Return how long everything is still busy from the front end's cycle on, which no later operation begins before."""
         ends = [self.end[number] if number >= 0 else 0 for number in (*self._queues.recent(), self._stalled)]
-        return tuple(max(0, cycle - self._fetched) for cycle in (*self.free, *self._ports, *self._queues.issued, *ends))
+        busy = (max(0, cycle - self._fetched) for cycle in (*self.free, *self._ports, *self._queues.issued, *ends))
+        return max(self.free) - self._fetched, *busy  # the last of all is the measure of what is repeated
 
     def mark(self) -> TimingMark:
         """The present, to be repeated from."""

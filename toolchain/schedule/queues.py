@@ -141,9 +141,9 @@ class PlannedQueues:
         """The cycle at which the front end has read the last operation that was run."""
         return self._recurrence.fetched
 
-    def settle(self, number: int) -> None:
-        """Run the operations before this one, of which nothing later waits for any."""
-        count = number - len(self._queues) + len(self._waiting)
+    def settle(self, relevant: Collection[int]) -> None:
+        """Run the operations before the first of these, of which nothing later waits for any."""
+        count = min(relevant, default=len(self._queues)) - len(self._queues) + len(self._waiting)
         if count > 0:
             self._recurrence.run(self._waiting[:count])
             self._waiting = self._waiting[count:]
@@ -273,7 +273,7 @@ class FutureKey:
         """Return what compares equal to the key of another walk, and runs what nothing waits for."""
         relevant = self._queues.find_needed((n for _, numbers in self._shapes for n in numbers), self._later)
         ranks = {number: rank for rank, number in enumerate(relevant)}
-        self._queues.settle(min(relevant, default=0))
+        self._queues.settle(relevant)
         shapes = [(shape, sorted({ranks[n] for n in numbers if n in ranks})) for shape, numbers in self._shapes]
         described = [self._queues.describe(number, self._later) for number in relevant]
         return (
