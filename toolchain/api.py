@@ -20,6 +20,7 @@ from quant.file import read_parameters
 from quant.fit_sample import NotFinite
 from quant.float_session import inference_notes
 from toolchain import entry_points
+from toolchain.build_progress import add_time_left
 from toolchain.cancellation import CancelEvent, make_deadline, run_cancellable
 from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
 from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, select_model
@@ -205,14 +206,15 @@ def build(
     model: ModelFile | str | os.PathLike[str] | bytes | Any,
     options: BuildOptions,
     dump: Dump = ignore_progress,
-    progress: Progress = ignore_progress,
+    progress: Callable[..., Any] = ignore_progress,
     cancel: CancelEvent | None = None,
 ) -> Build:
     """Build a model: calibrate, quantize, compile, and verify the program.
 
     `model`: a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram of torch.
     `dump`: is called at every stage, and may ask for its text.
-    `progress`: is called with the stage, how much of it is done, and of how much or None.
+    `progress`: is called with the stage, how much of it is done, of how much or None, and the seconds left or None. One of three
+    arguments is called without the last.
     `cancel`: an event; when it is set the build ends with CancelledError.
     Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries
     follow the
@@ -225,7 +227,7 @@ def build(
     def run() -> Build:
         start = options.passes.start
         with blame_plugins(), run_float_models_on(options.host), inference_notes() as notes, blame_start(start):
-            built = _all_entries(file, options, dump, progress)
+            built = _all_entries(file, options, dump, add_time_left(progress))
         return replace(built, notes=(*built.notes, *notes))
 
     if cancel is not None:
@@ -239,7 +241,7 @@ def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: P
     schedules = read_schedules(options.schedule, tuple(options.entries))
     started: dict[str, _Started] = {}
     compiled: dict[str, CompiledNetwork] = {}
-    steps = SearchSteps(options.search_steps, make_deadline(options.time_limit_s))
+    steps = SearchSteps(options.search_steps, make_deadline(options.time_limit_s), progress)
     each = options.each()
 
     @cache

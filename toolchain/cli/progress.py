@@ -5,23 +5,30 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from toolchain.cli.application import say
 
-Progress = Callable[[str, int, int | None], None]
+
+class Progress(Protocol):
+    """A function that shows the stage, how much of it is done, of how much, and the seconds left, where these are known."""
+
+    def __call__(self, stage: str, done: int, total: int | None, left_s: float | None = None, /) -> None:
+        """Show the progress."""
+        ...
 
 
 @contextmanager
 def make_progress_bar(interval_s: float = 10.0) -> Iterator[Progress]:
-    """Yield a function (stage, done, total) that shows the progress.
+    """Yield a function (stage, done, total, left_s) that shows the progress.
 
     `interval_s`: seconds between lines where stderr is no terminal, as in a log.
     """
     if not sys.stderr.isatty():
-        with _log_progress(interval_s) as update:
-            yield update
+        with _log_progress(interval_s) as write_line:
+            yield write_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -30,22 +37,29 @@ def make_progress_bar(interval_s: float = 10.0) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("load", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+        def update(stage: str, done: int, total: int | None, left_s: float | None = None) -> None:
+            bar.update(task, description=_describe(stage, done, total, left_s), completed=done, total=total)
+
+        yield update
 
 
 @contextmanager
 def _log_progress(interval_s: float) -> Iterator[Progress]:
     """Write a line at each interval, by a thread, since one step may take longer than that."""
-    latest: list[tuple[str, int, int | None]] = [("load", 0, None)]
+    latest: list[tuple[str, int, int | None, float | None, float]] = [("load", 0, None, None, time.monotonic())]
     began_s, ended = time.monotonic(), threading.Event()
 
-    def update(stage: str, done: int, total: int | None) -> None:
-        latest[0] = stage, done, total
+    def update(stage: str, done: int, total: int | None, left_s: float | None = None) -> None:
+        latest[0] = stage, done, total, left_s, time.monotonic()
 
     def write_lines() -> None:
         while not ended.wait(interval_s):
             try:
-                say(format_progress(*latest[0], time.monotonic() - began_s), is_fault=True)
+                stage, done, total, left_s, shown_s = latest[0]
+                now_s = time.monotonic()
+                left_s = None if left_s is None or left_s <= now_s - shown_s else left_s - (now_s - shown_s)
+                say(format_progress(stage, done, total, now_s - began_s, left_s), is_fault=True)
             except (OSError, ValueError):  # nobody reads stderr; the result does not need it
                 return
 
@@ -58,7 +72,11 @@ def _log_progress(interval_s: float) -> Iterator[Progress]:
         writer.join()
 
 
-def format_progress(stage: str, done: int, total: int | None, elapsed_s: float) -> str:
-    """Return the line of a log: the time since the beginning, the stage, and how much of it is done."""
-    of_total = "" if total is None else f", {done} of {total} done"
-    return f"progress: {elapsed_s:.0f} s, {stage}{of_total}"
+def format_progress(stage: str, done: int, total: int | None, elapsed_s: float, left_s: float | None = None) -> str:
+    """Return the line of a log: the time since the beginning, the stage, how much of it is done, and the time left."""
+    return f"progress: {elapsed_s:.0f} s, {_describe(stage, done, total, left_s)}"
+
+
+def _describe(stage: str, done: int, total: int | None, left_s: float | None) -> str:
+    of_total = "" if total is None else f", layer {done} of {total}" if stage.startswith("plan ") else f", {done} of {total} done"
+    return f"{stage}{of_total}" + ("" if left_s is None else f", about {left_s:.0f} s left")

@@ -170,11 +170,11 @@ class LayerByLayer:
     def tile(self, resident: frozenset[str], usable: float, by: CostWeights) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         live, planned = self._live_bytes(resident), list[PlannedLayer]()
-        for layer, moved, used in zip(self.layers, self.moved, live):
+        for number, (layer, moved, used) in enumerate(zip(self.layers, self.moved, live), 1):
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(moved)
                 continue
-            self.steps.take()
+            self.steps.take("plan tilings", number, len(self.layers))
             tiled = self.layerwise.best(layer, names, int((self.size - used) * usable), by)
             if tiled is None:
                 return None

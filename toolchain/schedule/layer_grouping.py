@@ -430,7 +430,7 @@ class GroupingSearch:
         if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.own, room, sweep):
             return cascades
         for height in heights:
-            self._search_steps.take()
+            self._search_steps.take("plan cascades", step.end, self._count)
             planned = self._cascades.plan(step.first, step.end, height, step.own, room, sweep, stay)
             cascades += [planned] if planned is not None else []
             if len(cascades) >= most:

@@ -51,23 +51,30 @@ class SearchSteps:
     """
 
     def __init__(
-        self, most: int | None = None, is_late: Callable[[], bool] | None = None, show: Callable[[int], None] | None = None
+        self,
+        most: int | None = None,
+        is_late: Callable[[], bool] | None = None,
+        show: Callable[[str, int, int], None] | None = None,
     ):
         """Set the limit of the searches.
 
         `most`: steps until searches end. `is_late`: is called before each step; searches end once it is true, and at the same
-        step with `most` equal to the `count`. `show`: is called with the count.
+        step with `most` equal to the `count`. `show`: is called with the stage, the layer at work
+        and the number of layers.
         """
         self._most, self._is_late, self._show = most, is_late, show
         self.count, self.over = 0, False
 
-    def take(self) -> None:
-        """Count a step, unless this one ends the searches or they are over."""
+    def take(self, stage: str = "", layer: int = 0, layers: int = 0) -> None:
+        """Count a step, unless this one ends the searches or they are over.
+
+        `stage`: is shown with the layer at work, where given.
+        """
         self.over = self.over or self.count == self._most or (self._is_late is not None and self._is_late())
         if not self.over:
             self.count += 1
-            if self._show is not None:
-                self._show(self.count)
+        if self._show is not None and stage:
+            self._show(stage, layer, layers)
 
 
 @dataclass(frozen=True)

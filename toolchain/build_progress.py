@@ -1,0 +1,69 @@
+"""Add the time left to what a build says of its progress."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+from toolchain.compiler import Progress
+
+# Times of stages over that of loading and of calibrating on eight samples. Of MobileNetV2, ResNet-50, YOLOv5n and BERT tiny at
+# -O2 on edge16, planning took 4.5, 3.3, 3.1 and 4.1, and all behind it 1.5, 1.2, 1.4 and 1.0.
+_SAMPLES, _PLANNED, _CHECKED = 8, 3.8, 1.35
+_CHECKED_OVER_PLANNED = _CHECKED / _PLANNED
+_SHOWN_FROM = 1 / 3  # of the build: before it the estimate is not good enough to be shown
+
+
+class TimeLeft:
+    """Estimate the seconds that a build still takes, from the times of its stages so far."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock, self._stage = clock, ""
+        self._began_s = self._loaded_s = self._planned_s = self._checked_s = 0.0  # when each began or ended
+        self._sample_s = 0.0
+
+    def update(self, stage: str, done: int) -> float | None:
+        """Return the seconds left; None where that is not known well enough."""
+        now_s = self._clock()
+        if stage != self._stage:
+            self._enter(stage, now_s)
+        if stage == "calibrate" and done:
+            self._sample_s = (now_s - self._loaded_s) / done
+        unit_s = self._loaded_s - self._began_s + _SAMPLES * self._sample_s
+        if not self._planned_s or not self._sample_s:
+            return None
+        if self._checked_s:
+            ends_s = self._checked_s + _CHECKED_OVER_PLANNED * (self._checked_s - self._planned_s)
+        else:
+            planned_s = max(_PLANNED * unit_s, now_s - self._planned_s)
+            ends_s = self._planned_s + (1 + _CHECKED_OVER_PLANNED) * planned_s
+        left_s = ends_s - now_s
+        is_known = now_s - self._began_s >= _SHOWN_FROM * (ends_s - self._began_s)
+        return left_s if is_known and left_s > 0 else None
+
+    def _enter(self, stage: str, now_s: float) -> None:
+        if not self._stage:
+            self._began_s = self._loaded_s = now_s
+        if self._stage == "load":
+            self._loaded_s = now_s
+        if stage == "compile" and not self._planned_s:
+            self._planned_s = now_s
+        if stage == "check" and not self._checked_s:
+            self._checked_s = now_s
+        self._stage = stage
+
+
+def add_time_left(callback: Callable[..., Any], estimate: TimeLeft | None = None) -> Progress:
+    """Return a function (stage, done, total) that calls `callback` with the seconds left too, where that takes a fourth."""
+    try:
+        inspect.signature(callback).bind("", 0, None, None)
+    except (TypeError, ValueError):
+        return callback
+    estimate = estimate or TimeLeft()
+
+    def update(stage: str, done: int, total: int | None) -> None:
+        callback(stage, done, total, estimate.update(stage, done))
+
+    return update
