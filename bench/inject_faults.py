@@ -54,7 +54,9 @@ Array = NDArray[np.float32]
 SAMPLES, JUDGED = 16, 4
 MASK = -2000.0
 PROMISE_DB, CEILING_DB = 2.0, 60.0
-_ADVICE = re.compile(r"tried on \d+ samples?: (?P<advice>.+) \((?P<after>[-\d.]+|exact)(?: dB)? for ")
+_ADVICE = re.compile(
+    r"(?s)^(?:output|part) (?P<output>[^:[]+).*tried on \d+ samples?: (?P<advice>.+) \((?P<after>[-\d.]+|exact)(?: dB)? for "
+)
 _RANGE = re.compile(r"low: (\S+), high: (\S+) for (\S+) in the file")
 _OF_RANGES = ("clipped tail", "range wider than its values", "range dominated by few values")
 
@@ -279,7 +281,7 @@ def follow(planted: InjectedFault, subject: Subject, hardware: str, folder: Path
     repair = Repair(planted.quantization, "none")
     write_parameters(folder / "p.yaml", Parameters(tensors, repair=repair))
     failed = build(subject.path, replace(options, gate=Gate(min_sqnr=2 * CEILING_DB)))  # so that remedies are tried
-    match = next((m for text in failed.failures if (m := _ADVICE.search(text))), None)
+    match = next((m for text in failed.failures if (m := _ADVICE.match(text))), None)
     if match is None:
         return None
     advice, promised = match["advice"], math.inf if match["after"] == "exact" else float(match["after"])
@@ -287,7 +289,8 @@ def follow(planted: InjectedFault, subject: Subject, hardware: str, folder: Path
     write_parameters(folder / "p.yaml", Parameters({**tensors, **ranges}, repair=repair))
     nodes, types = (tuple(re.findall(rf"{option} (\S+)", advice)) for option in ("--host-node", "--type"))
     followed = build(subject.path, replace(options, host_nodes=nodes, types=types))
-    return Promise(advice, promised, min(_list_levels(followed.figures["outputs"])))
+    judged = [output for output in followed.figures["outputs"] if output["name"] == match["output"]]
+    return Promise(advice, promised, min(_list_levels(judged or followed.figures["outputs"])))
 
 
 def _list_levels(outputs: Iterable[Mapping[str, Any]]) -> Iterable[float]:
