@@ -4,8 +4,10 @@
     `python bench/measure_constants.py RECORD.jsonl [--only NAME] [--page docs/constants.md]`.
 
 A tuned number is a constant of a module in FOLDERS that chooses between plans or decides accuracy.
-A number of planning is judged by cycles, one of the quantizer by the SQNR of outputs on samples that it never saw.
-Each build runs in a process of its own, whose import of the module multiplies the number in its source.
+Numbers of planning are judged by cycles and bytes of programs, those of the memory planner by bytes of its answers.
+Those of the quantizer are judged by the SQNR of outputs on samples that it never saw.
+Each run is a fork that changes the number in every module that binds it. It imports all modules again only where
+one of them reads the number at import. What no run of the unchanged compiler reads is not built: it has no effect here.
 RECORD has a line a measurement: a run that was stopped goes on, and numbers that were edited are measured anew.
 With --page the table of all numbers is written and nothing is measured. The lint of words takes it as their source.
 """
@@ -14,20 +16,22 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dis
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import multiprocessing
 import os
-import statistics
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -36,13 +40,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # before any installed copy: the tree beside this file is measured
-CLASSIFIER = ROOT / "examples" / "classifier"
 LINT = ROOT / "scripts" / "lint_words.yaml"
 SAMPLES = 32  # to calibrate and repair with
 JUDGED = 48  # other samples
 SEED = 7
 
-Kind = Literal["planning", "accuracy"]
+Kind = Literal["planning", "memory", "accuracy"]
+Case = Callable[[], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,20 @@ class Constant:
     value: float
 
     @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+    @property
     def kind(self) -> Kind:
-        return (
-            "planning" if self.path.startswith(("toolchain/schedule/", "toolchain/memory/", "toolchain/machine/")) else "accuracy"
-        )
+        if self.path.startswith("toolchain/memory/"):
+            return "memory"
+        planning = ("toolchain/schedule/", "toolchain/codegen/", "toolchain/machine/")
+        return "planning" if self.path.startswith(planning) else "accuracy"
+
+    def has_source(self) -> bool:
+        """Return whether the line says where the number comes from. The lint of words has the same rule."""
+        lines = (ROOT / self.path).read_text().splitlines()
+        return any(re.match(rf"{self.name}\b.*=.*#.*(docs/|https?:|[Mm]easured|[Ss]ource)", line) for line in lines)
 
     def scale(self, factor: float) -> float:
         """The number times `factor`; a whole number stays whole, and above 0."""
@@ -77,6 +91,7 @@ class Measured:
     figures: Mapping[str, float]
     cpu_s: float
     fault: str = ""
+    reads: Mapping[str, list[str]] = field(default_factory=dict)  # `path name` of what functions read, case by case
 
 
 def evaluate(node: ast.expr) -> float | None:
@@ -114,11 +129,9 @@ class Changed(importlib.abc.MetaPathFinder):
 
     def __init__(self, constant: Constant, factor: float) -> None:
         self.constant, self.factor = constant, factor
-        module = constant.path.removesuffix(".py").replace("/", ".")
-        self.module = module.removesuffix(".__init__")
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.module:
+        if fullname != self.constant.module:
             return None
         loader = ChangedLoader(fullname, str(ROOT / self.constant.path), self)
         return importlib.util.spec_from_file_location(fullname, loader.path, loader=loader)
@@ -140,35 +153,137 @@ class ChangedLoader(importlib.machinery.SourceFileLoader):
         return compile(ast.fix_missing_locations(tree), self.path, "exec")
 
 
-def planning_figures(folder: Path) -> dict[str, float]:
-    """Cycles of plans of two kinds of network, in memory that is scarce for them."""
+def is_product_module(name: str) -> bool:
+    return name.split(".")[0] in ("toolchain", "quant", "simulator", "hw_configs")
+
+
+def importers(constant: Constant) -> list[ModuleType]:
+    """Return the imported modules that bind the number: its own and those that import its name."""
+    modules = [m for name, m in sys.modules.items() if is_product_module(name) and constant.name in vars(m)]
+    return [m for m in modules if m.__name__ == constant.module or constant.name in list_imports(m)]
+
+
+@cache
+def list_imports(module: ModuleType) -> frozenset[str]:
+    tree = ast.parse(Path(module.__file__ or "").read_text())
+    return frozenset(a.asname or a.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names)
+
+
+def is_read_at_import(constant: Constant) -> bool:
+    """Return whether a module reads the number outside of functions: for a default, a class or another number."""
+    return any(constant.name in code.co_names[:] and reads_global(code, constant.name) for code in module_codes(constant))
+
+
+def module_codes(constant: Constant) -> Iterator[CodeType]:
+    """Yield the code of each importer's top level and of its class bodies."""
+    for module in importers(constant):
+        pending = [compile(Path(module.__file__ or "").read_text(), "module", "exec")]
+        while pending:
+            code = pending.pop()
+            yield code
+            is_class = (part for part in code.co_consts if isinstance(part, CodeType) and "__qualname__" in part.co_names)
+            pending += is_class
+
+
+def reads_global(code: CodeType, name: str) -> bool:
+    return any(i.opname in ("LOAD_NAME", "LOAD_GLOBAL") and i.argval == name for i in dis.get_instructions(code))
+
+
+def change(constant: Constant, factor: float) -> None:
+    """Multiply the number in this process: in all modules that bind it, or by another import of all modules."""
+    if not is_read_at_import(constant):
+        for module in importers(constant):
+            setattr(module, constant.name, constant.scale(factor))
+        return
+    for name in [name for name in sys.modules if is_product_module(name)]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, Changed(constant, factor))
+    import_product()
+
+
+def import_product() -> None:
+    for name in ("toolchain.api", "toolchain.memory", "toolchain.inference"):
+        importlib.import_module(name)
+
+
+def planning_cases(folder: Path) -> dict[str, Case]:
+    """Two kinds of network in scarce memory."""
+    cases = {"depthwise": ("edge16", 12), "transformer": ("transformer64", 32)}
+    return {name: partial(planning_figures, folder / f"{name}.onnx", *case) for name, case in cases.items()}
+
+
+def planning_figures(path: Path, machine: str, kib: int) -> dict[str, float]:
+    """Cycles of a network, and bytes of its program."""
     from toolchain.api import BuildOptions, Goal, build
 
-    cases = {"mobilenet_v2_224": "edge16", "bert_tiny_relu_l2h128_s128": "transformer64"}
-    figures: dict[str, float] = {}
-    for name, machine in cases.items():
-        built = build(str(folder / f"{name}.onnx"), BuildOptions(machine, goal=Goal("cycles", 128 << 10), repair="none"))
-        figures[f"{name} cycles"] = float(built.figures["cycles"])
-    return figures
+    built = build(str(path), BuildOptions(machine, goal=Goal("cycles", kib << 10), repair="none"))
+    return {key: float(built.figures[figure]) for key, figure in (("cycles", "cycles"), ("bytes", "program_bytes"))}
 
 
-def accuracy_figures(folder: Path) -> dict[str, float]:
-    """SQNR against float, in dB, of networks with and without repair, on samples that served no choice."""
+def memory_cases(_folder: Path) -> dict[str, Case]:
+    placements: dict[str, Case] = {f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60))}
+    return placements | {"order": order_figures, "residents": residents_figures}
+
+
+def placement_figures(count: int, span: int) -> dict[str, float]:
+    """Bytes that drawn buffers take. `span`: steps that they live at most."""
+    from toolchain.memory import Buffer, place
+
+    rng = np.random.default_rng(SEED)
+    draws = zip(rng.integers(0, count, count), rng.integers(1, 400, count), rng.integers(1, span, count), strict=True)
+    buffers = [Buffer(f"b{i}", int(start), int(start + length), 16 * int(size)) for i, (start, size, length) in enumerate(draws)]
+    return {"bytes": float(place(buffers, effort_nodes=2000).peak_bytes)}
+
+
+def order_figures() -> dict[str, float]:
+    """Peak of an order of drawn operators."""
+    from toolchain.memory import order_operators
+
+    operators, sizes = draw_operators(np.random.default_rng(SEED), 60)
+    order = order_operators(operators, sizes, ["t0"], [operators[-1].outputs[0]], effort_states=200)
+    return {"bytes": float(order.peak_bytes)}
+
+
+def residents_figures() -> dict[str, float]:
+    """Bytes that no choice of drawn residents saves."""
+    from toolchain.memory import ResidentTensor, place_residents
+
+    draws = np.random.default_rng(SEED).integers((0, 1, 1, 1), (50, 40, 300, 4), (120, 4))
+    tensors = [
+        ResidentTensor(f"r{i}", int(start), int(start + length), 16 * int(size), 16 * int(size) * int(uses))
+        for i, (start, length, size, uses) in enumerate(draws)
+    ]
+    residents = place_residents(tensors, [], 20_000, effort_labels=500, effort_nodes=500)
+    return {"bytes": float(sum(t.saving_bytes for t in tensors) - residents.residency.saved_bytes)}
+
+
+def draw_operators(rng: np.random.Generator, count: int) -> tuple[list[Any], dict[str, int]]:
+    """Draw operators of one output that read one or two of the ten tensors before, and the sizes of all tensors."""
+    from toolchain.memory import Operator
+
+    operators = []
+    for i in range(1, count + 1):
+        inputs = {f"t{int(k)}" for k in rng.integers(max(0, i - 10), i, 2)}
+        operators.append(Operator(f"o{i}", tuple(sorted(inputs)), (f"t{i}",)))
+    return operators, {f"t{i}": int(16 * rng.integers(1, 100)) for i in range(count + 1)}
+
+
+def accuracy_cases(folder: Path) -> dict[str, Case]:
+    """Networks with and without repair."""
+    draws = {"x": np.random.default_rng(SEED).normal(size=(SAMPLES + JUDGED, 1, 16, 8, 8)).astype(np.float32)}
+    return {
+        "small": partial(accuracy_figures, folder / "small.onnx", "wide32_w4a16", "full", draws),
+        "functions": partial(accuracy_figures, folder / "functions.onnx", "wide32_w4a16", "none", draws),
+    }
+
+
+def accuracy_figures(path: Path, machine: str, effort: Any, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """SQNR against float, in dB, on samples that served no choice."""
     from toolchain.api import BuildOptions
 
-    images = np.load(CLASSIFIER / "calib.npz")
-    name = onnx.load(CLASSIFIER / "classifier.onnx").graph.input[0].name
-    functions = functions_network(folder / "functions.onnx")
-    rng = np.random.default_rng(SEED)
-    draws = {"x": rng.normal(size=(SAMPLES + JUDGED, 1, 16, 8, 8)).astype(np.float32)}
-    few = {name: images[name][:SAMPLES, np.newaxis]}
-    other = {name: images[name][-JUDGED:, np.newaxis]}
-    fast = BuildOptions("edge16", calibration=few, repair="fast", level=1)
-    plain = BuildOptions("wide32_w4a16", calibration={"x": draws["x"][:SAMPLES]}, repair="none", level=1)
-    steps = BuildOptions("transformer64", calibration={"x": draws["x"][:SAMPLES]}, repair="none", level=1)
-    cases = {"classifier": (str(CLASSIFIER / "classifier.onnx"), fast, other)}
-    cases |= {f"functions {o.hardware}": (str(functions), o, {"x": draws["x"][SAMPLES:]}) for o in (plain, steps)}
-    return {f"{case} dB": decibels_of(*arguments) for case, arguments in cases.items()}
+    few = {name: values[:SAMPLES] for name, values in samples.items()}
+    other = {name: values[-JUDGED:] for name, values in samples.items()}
+    return {"dB": decibels_of(str(path), BuildOptions(machine, calibration=few, repair=effort, level=1), other)}
 
 
 def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> float:
@@ -186,13 +301,80 @@ def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> f
     return 10 * float(np.log10(signal / max(noise, 1e-30)))
 
 
-def functions_network(path: Path) -> Path:
-    """A network of the operators that need numbers beyond a convolution: norm, softmax, tables, sums, resize."""
+def weights_of(rng: np.random.Generator, name: str, *shape: int) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array((rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32), name)
+
+
+def save_network(path: Path, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto], x: list[int], y: list[int]) -> None:
+    value = onnx.helper.make_tensor_value_info
+    ports = [value("x", onnx.TensorProto.FLOAT, x)], [value("y", onnx.TensorProto.FLOAT, y)]
+    graph = onnx.helper.make_graph(nodes, path.stem, *ports, constants)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def save_depthwise(path: Path) -> None:
+    """Save three inverted residual blocks on 24x24 pixels."""
     rng = np.random.default_rng(SEED)
+    nodes, constants, x = [], [], "x"
+    for i in range(3):
+        layers = ((96, 16, 1, 1), (96, 1, 3, 96), (16, 96, 1, 1))
+        y = x
+        for part, (outputs, inputs, k, group) in enumerate(layers):
+            constants.append(weights_of(rng, f"w{i}{part}", outputs, inputs, k, k))
+            pads = [k // 2] * 4
+            nodes.append(onnx.helper.make_node("Conv", [y, f"w{i}{part}"], [f"c{i}{part}"], pads=pads, group=group))
+            y = f"c{i}{part}"
+            if part < 2:
+                nodes.append(onnx.helper.make_node("Relu", [y], [f"r{i}{part}"]))
+                y = f"r{i}{part}"
+        nodes.append(onnx.helper.make_node("Add", [x, y], [x := "y" if i == 2 else f"a{i}"]))
+    save_network(path, nodes, constants, [1, 16, 24, 24], [1, 16, 24, 24])
 
-    def weights(name: str, *shape: int) -> onnx.TensorProto:
-        return onnx.numpy_helper.from_array((rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32), name)
 
+def save_transformer(path: Path) -> None:
+    """Save one head of attention and two dense layers, 48 tokens of 64."""
+    rng, node = np.random.default_rng(SEED), onnx.helper.make_node
+    constants = [weights_of(rng, f"w{name}", 64, 64) for name in "qkvo"]
+    constants += [weights_of(rng, "w1", 64, 256), weights_of(rng, "w2", 256, 64), weights_of(rng, "shift", 64)]
+    constants.append(onnx.numpy_helper.from_array(np.ones(64, np.float32), "gain"))
+    nodes = [node("MatMul", ["x", f"w{name}"], [name]) for name in "qkv"]
+    nodes += [
+        node("Transpose", ["k"], ["t"], perm=[1, 0]),
+        node("MatMul", ["q", "t"], ["scores"]),
+        node("Softmax", ["scores"], ["p"]),
+        node("MatMul", ["p", "v"], ["heads"]),
+        node("MatMul", ["heads", "wo"], ["o"]),
+        node("Add", ["x", "o"], ["a"]),
+        node("LayerNormalization", ["a", "gain", "shift"], ["n"]),
+        node("MatMul", ["n", "w1"], ["h"]),
+        node("Relu", ["h"], ["r"]),
+        node("MatMul", ["r", "w2"], ["d"]),
+        node("Add", ["n", "d"], ["y"]),
+    ]
+    save_network(path, nodes, constants, [48, 64], [48, 64])
+
+
+def save_small(path: Path) -> None:
+    """Save a network of few weights with one layer of each kind that repair treats: dense, depthwise, pointwise."""
+    rng, node = np.random.default_rng(SEED), onnx.helper.make_node
+    constants = [weights_of(rng, "w0", 16, 16, 3, 3), weights_of(rng, "w1", 16, 1, 3, 3), weights_of(rng, "w2", 24, 16, 1, 1)]
+    constants += [weights_of(rng, "w3", 10, 24), weights_of(rng, "b0", 16), weights_of(rng, "b3", 10)]
+    nodes = [
+        node("Conv", ["x", "w0", "b0"], ["c"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"]),
+        node("Conv", ["r", "w1"], ["d"], pads=[1, 1, 1, 1], group=16),
+        node("Relu", ["d"], ["s"]),
+        node("Conv", ["s", "w2"], ["e"]),
+        node("GlobalAveragePool", ["e"], ["g"]),
+        node("Flatten", ["g"], ["f"]),
+        node("Gemm", ["f", "w3", "b3"], ["y"], transB=1),
+    ]
+    save_network(path, nodes, constants, [1, 16, 8, 8], [1, 10])
+
+
+def save_functions(path: Path) -> None:
+    """Save a network of the operators that need numbers beyond a convolution: norm, softmax, tables, sums, resize."""
+    rng = np.random.default_rng(SEED)
     node = onnx.helper.make_node
     nodes = [
         node("Conv", ["x", "w0"], ["c"], pads=[1, 1, 1, 1]),
@@ -208,33 +390,61 @@ def functions_network(path: Path) -> Path:
         node("Softmax", ["q"], ["p"]),
         node("MatMul", ["p", "w3"], ["y"]),
     ]
-    initializers = [weights("w0", 16, 16, 3, 3), weights("w1", 16, 16, 3, 3), weights("w2", 64, 32), weights("w3", 32, 16)]
-    initializers += [weights("shift", 64), onnx.numpy_helper.from_array(np.array([16, 64]), "rows")]
+    initializers = [
+        weights_of(rng, "w0", 16, 16, 3, 3),
+        weights_of(rng, "w1", 16, 16, 3, 3),
+        weights_of(rng, "w2", 64, 32),
+        weights_of(rng, "w3", 32, 16),
+    ]
+    initializers += [weights_of(rng, "shift", 64), onnx.numpy_helper.from_array(np.array([16, 64]), "rows")]
     initializers += [onnx.numpy_helper.from_array(np.ones(64, np.float32), "gain")]
     initializers += [onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "factors")]
-    value = onnx.helper.make_tensor_value_info
-    ports = [value("x", onnx.TensorProto.FLOAT, [1, 16, 8, 8])], [value("y", onnx.TensorProto.FLOAT, [16, 16])]
-    graph = onnx.helper.make_graph(nodes, "functions", *ports, initializers)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+    save_network(path, nodes, initializers, [1, 16, 8, 8], [16, 16])
 
 
-def build_changed(constant: Constant, factor: float, folder: Path, sink: Any) -> None:
-    """Runs in a new process: builds the cases of the number's kind and sends what they gave."""
-    sys.meta_path.insert(0, Changed(constant, factor))
+def build_changed(constant: Constant, factor: float, folder: Path, only: frozenset[str], sink: Any) -> None:
+    """Run the cases `only` of the number's kind in a new process, and send what they gave."""
     begin = time.process_time()
-    figures, fault = {}, ""
+    figures, reads, fault = {}, {}, ""
+    if factor != 1:
+        change(constant, factor)
     try:
-        figures = (planning_figures if constant.kind == "planning" else accuracy_figures)(folder)
+        for case, run in CASES[constant.kind](folder).items():
+            if case in only or factor == 1:
+                codes: set[CodeType] = set()
+                if factor == 1:
+                    sys.setprofile(lambda frame, event, _, codes=codes: codes.add(frame.f_code) if event == "call" else None)
+                figures |= {f"{case} {figure}": value for figure, value in run().items()}
+                sys.setprofile(None)
+                reads[case] = read_names(codes)
     except Exception as error:  # a number may be one that the code cannot do without: that is a result
         fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     seconds = time.process_time() - begin
-    sink.send(Measured(constant.path, constant.name, constant.text, factor, figures, round(seconds, 2), fault))
+    sink.send(Measured(constant.path, constant.name, constant.text, factor, figures, round(seconds, 2), fault, reads))
 
 
-def measure(constant: Constant, factor: float, folder: Path) -> Measured:
+def read_names(codes: set[CodeType]) -> list[str]:
+    """Return `path name` of all globals in capitals that functions of this tree read."""
+    return sorted({f"{path} {name}" for code in codes if (path := path_of(code)) for name in code.co_names if name.isupper()})
+
+
+def path_of(code: CodeType) -> str:
+    """Return the path of a function's module below ROOT, empty for one of another project."""
+    path = Path(code.co_filename)
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+
+
+def cases_that_read(constant: Constant, base: Measured) -> frozenset[str]:
+    """Return the cases whose unchanged run calls a function that reads the number; all, where it is read at import."""
+    paths = [Path(module.__file__ or "").relative_to(ROOT).as_posix() for module in importers(constant)]
+    keys = {f"{path} {constant.name}" for path in paths}
+    is_import = is_read_at_import(constant)
+    return frozenset(case for case, names in base.reads.items() if is_import or keys & set(names))
+
+
+def measure(constant: Constant, factor: float, folder: Path, only: frozenset[str] = frozenset()) -> Measured:
     receiver, sink = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=build_changed, args=(constant, factor, folder, sink))
+    process = multiprocessing.get_context("fork").Process(target=build_changed, args=(constant, factor, folder, only, sink))
     process.start()
     sink.close()
     limit_s = 300
@@ -261,43 +471,57 @@ def changes(base: Measured, changed: Measured) -> str:
     parts = []
     for case, value in changed.figures.items():
         before = base.figures[case]
-        if case.endswith("cycles") and abs(value / before - 1) >= 0.0005:
-            parts.append(f"{case.removesuffix(' cycles')} {100 * (value / before - 1):+.2f} %")
+        if not case.endswith("dB") and abs(value / before - 1) >= 0.0005:
+            parts.append(f"{case} {100 * (value / before - 1):+.2f} %")
         elif case.endswith("dB") and abs(value - before) >= 0.05:
-            parts.append(f"{case.removesuffix(' dB')} {value - before:+.1f} dB")
+            parts.append(f"{case.removesuffix(' dB')} {value - before:+.2f} dB")
     return ", ".join(parts) or "-"
 
 
+CASES = {"planning": planning_cases, "memory": memory_cases, "accuracy": accuracy_cases}
 PAGE = """# What the tuned numbers are worth
 
 The compiler has numbers that somebody chose: how many tilings are tried, how many samples judge, how near two scales are one.
 `bench/measure_constants.py` halves and doubles each of them and builds small networks again. This page is its table.
 
-- Numbers of planning: cycles of mobilenet_v2 on edge16 and bert_tiny on transformer64, each with 128 KiB of SRAM.
-- Numbers of accuracy: SQNR against float of 48 samples that served no choice. They are of the classifier on edge16 with
-  `--repair fast`, and of a network of functions, a norm and a softmax on wide32_w4a16 and transformer64.
+- Numbers of planning: cycles and program bytes of two networks. They are three inverted residual blocks on edge16 with
+  12 KiB of SRAM, and a layer of a transformer on transformer64 with 32 KiB.
+- Numbers of the memory planner: bytes of placements, of an order and of what is not resident, of drawn problems.
+- Numbers of accuracy: SQNR against float of 48 samples that served no choice, on wide32_w4a16. They are of a small network
+  with `--repair full`, and of a network of functions, a norm and a softmax.
 - `-`: the change is below 0.05 % of cycles or 0.05 dB. What a number costs in build time is not in the table.
 
-A number may matter on other networks. One that changes nothing here is a candidate to go. Numbers that are not in the table have
-not been measured: `python scripts/lint_words.py --list constant` lists them.
+A number may matter on other networks. One that changes nothing here is a candidate to go. Other numbers have a source beside
+them, or a reason in `scripts/lint_words.yaml`. `python scripts/lint_words.py --list constant` lists those that have neither.
 """
 
 
-def page(record: Mapping[tuple[str, str, str, float], Measured], tuned: list[Constant]) -> str:
-    lines, still = [], []
+EARLIER_TEXT = """
+## On larger networks
+
+These were measured before on mobilenet_v2 (edge16) and bert_tiny (transformer64), each with 128 KiB of SRAM: cycles.
+
+"""
+HEAD = "| number | module | value | halved | doubled |\n|---|---|---|---|---|\n"
+
+
+def page(record: Mapping[tuple[str, str, str, float], Measured], tuned: list[Constant], before: str) -> str:
+    """Return the page of all measured numbers. Of the page `before`, rows of numbers that the record has not stay."""
+    effects: list[str] = []
+    no_effects: list[str] = []
     for c in tuned:
         base = record.get(("", c.kind, "", 1.0))
         halved, doubled = (record.get((c.path, c.name, c.text, factor)) for factor in (0.5, 2.0))
-        if base is None or halved is None or doubled is None:
-            continue
+        if base is None or halved is None or doubled is None or not (halved.figures or halved.fault):
+            continue  # not measured, or read by no case
         texts = changes(base, halved), changes(base, doubled)
         row = f"| `{c.name}` | `{c.path}` | {c.text} | {texts[0]} | {texts[1]} |"
-        (still if texts == ("-", "-") else lines).append(row)
-    head = "| number | module | value | halved | doubled |\n|---|---|---|---|---|\n"
-    parts = {"Numbers that change something": lines, "Numbers that change nothing here": still}
-    return PAGE + "".join(
-        f"\n## {title}\n\n{head}" + "".join(f"{row}\n" for row in rows) for title, rows in parts.items() if rows
-    )
+        (no_effects if texts == ("-", "-") else effects).append(row)
+    fresh = {tuple(row.split(" | ")[:2]) for row in effects + no_effects}
+    earlier = [row for row in before.splitlines() if row.startswith("| `") and tuple(row.split(" | ")[:2]) not in fresh]
+    parts = {"Numbers that change something": effects, "Numbers that change nothing here": no_effects}
+    texts_by_part = {f"\n## {title}\n\n": rows for title, rows in parts.items()} | {EARLIER_TEXT: earlier}
+    return PAGE + "".join(f"{text}{HEAD}" + "".join(f"{r}\n" for r in rows) for text, rows in texts_by_part.items() if rows)
 
 
 def main() -> None:
@@ -309,42 +533,39 @@ def main() -> None:
     data = yaml.safe_load(LINT.read_text())
     untuned = {entry for entries in data["untuned"].values() for entry in entries}
     numbers = constants(data["tuned"], tuple(data["untuned_names"]))
-    tuned = [number for number in numbers if f"{number.path} {number.name}" not in untuned]
+    tuned = [number for number in numbers if f"{number.path} {number.name}" not in untuned and not number.has_source()]
     record = read_record(options.record)
     if options.page:
-        options.page.write_text(page(record, tuned))
+        options.page.write_text(page(record, tuned, options.page.read_text() if options.page.exists() else ""))
         return
+    import_product()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sys.path.insert(0, str(ROOT / "examples" / "networks"))
-        fill_in_a_process(folder)
-        bases = [Constant(path, "none", "", 1.0) for path in ("toolchain/schedule/", "quant/")]
-        for base in bases:
-            key = ("", base.kind, "", 1.0)
-            if key not in record:
-                runs = [measure(base, 1.0, folder) for _ in range(3)]
-                seconds = statistics.median(run.cpu_s for run in runs)
-                append(options.record, Measured(*key, runs[0].figures, seconds, runs[0].fault))
-        for constant in tuned:
-            for factor in (0.5, 2.0):
-                is_measured = (constant.path, constant.name, constant.text, factor) in record
-                if not is_measured and (options.only or "") in f"{constant.path} {constant.name}":
-                    append(options.record, measure(constant, factor, folder))
+        save_networks(folder)
+        for path in ("toolchain/schedule/", "toolchain/memory/", "quant/"):
+            base = Constant(path, "none", "", 1.0)
+            if ("", base.kind, "", 1.0) not in record:
+                append(options.record, replace(measure(base, 1.0, folder), path="", name=base.kind))
+        record = read_record(options.record)
+        for constant in (c for c in tuned if (options.only or "") in f"{c.path} {c.name}"):
+            measure_both(constant, options.record, record, folder)
 
 
-def fill_in_a_process(folder: Path) -> None:
-    """Writes the networks in a process of its own, so that this one never imports the toolchain."""
-    process = multiprocessing.get_context("fork").Process(target=fill, args=(folder,))
-    process.start()
-    process.join()
+def measure_both(constant: Constant, path: Path, record: Mapping[tuple[str, str, str, float], Measured], folder: Path) -> None:
+    """Append the measurements of a number halved and doubled, those that the record has left out."""
+    base = record["", constant.kind, "", 1.0]
+    for factor in (0.5, 2.0):
+        if (constant.path, constant.name, constant.text, factor) not in record:
+            cases = cases_that_read(constant, base)
+            unread = Measured(constant.path, constant.name, constant.text, factor, {}, 0.0)
+            append(path, measure(constant, factor, folder, cases) if cases else unread)
 
 
-def fill(folder: Path) -> None:
-    import fill_weights  # type: ignore[import-not-found]  # beside the graphs
-
-    for name in ("mobilenet_v2_224", "bert_tiny_relu_l2h128_s128"):
-        graph = ROOT / "examples" / "networks" / f"{name}.graph.onnx"
-        (folder / f"{name}.onnx").write_bytes(fill_weights.fill_model(graph).SerializeToString(deterministic=True))
+def save_networks(folder: Path) -> None:
+    save_depthwise(folder / "depthwise.onnx")
+    save_transformer(folder / "transformer.onnx")
+    save_functions(folder / "functions.onnx")
+    save_small(folder / "small.onnx")
 
 
 def append(path: Path, measured: Measured) -> None:

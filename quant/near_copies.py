@@ -11,7 +11,7 @@ from quant.sample_traits import SampleTraits
 
 # Of 156 photographs of things no two are nearer than 0.28 of how far pairs are apart; frames of a moving picture are 0.09, and
 # crops of four fifths of a photograph 0.15 to 0.65, from the nearest.
-_NEAR = 0.2
+_NEAR = 0.2  # measured: between the two
 _ALIKE = 0.1  # of what varies within a picture: frames of a camera that stands still
 _LEAST_CELLS = 16  # numbers that a look is made of: any two of few are near each other among many samples
 _MOST_SAMPLES = 2048  # whose looks are compared; of more only copies to the last bit are told

@@ -14,7 +14,7 @@ from toolchain.errors import CompileError
 
 Array = NDArray[Any]
 COMMON_PERCENT = 99.99
-_TAIL = 8  # samples whose ends tell how far others reach beyond
+_TAIL = 8  # samples whose ends tell how far others reach beyond (docs/quantization.md: Hill's estimate)
 RARE, _RARE_SHARE = _TAIL, 4  # samples whose values no range is to clip where none of the others has such
 
 

@@ -23,7 +23,7 @@ SMALLEST_SCALE = 2.0**-40
 # A state adds up from step to step, and other sequences add up to more than those seen: of 16 bits one is for that.
 SEQUENCE_ROOM = 2.0
 # Steps that room is weighed against: finer ones are there for small numbers, of which a mean of squares knows nothing.
-_MOST_STEPS = 2.0**12
+_MOST_STEPS = 2.0**12  # docs/quantization.md, room for unseen values
 _AS_ONE = 1e-6  # scales that differ by no more are one: less than 1/16 of a code of 16 bits
 _ROUNDS = 8  # until room and span agree, to far less than a code
 

@@ -19,7 +19,7 @@ from quant.repair.moments import Moments
 
 Array = NDArray[Any]
 
-LEAST = 0.01  # of the mean diagonal, as GPTQ has it
+LEAST = 0.01  # of the mean diagonal, as GPTQ has it (docs/repair.md)
 DAMPINGS = (LEAST, 0.1, 0.3, 1.0, 3.0, 10.0)
 PULLS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # the same for weights that answer for their inputs
 _OUTPUTS = 32  # of a group, that are tried

@@ -23,9 +23,9 @@ Array = NDArray[Any]
 SIZES = (0.8, 0.9, 1.1, 1.2)  # of scales, tried beside them as they are
 FINER_SIZES = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)  # the same where weights take few codes
 POWERS = (0.5, 2.0)  # the same where they are powers of two
-FEW = 64  # inputs of an output, whose weights cannot make up for each other much: there scales are worth a search
+FEW = 64  # inputs of an output, whose weights cannot make up for each other: scales are searched (docs/repair.md: up to 6 dB)
 WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
-WAYS = 16  # to choose a row's codes, kept at once
+WAYS = 16  # to choose a row's codes, kept at once (docs/repair.md: 0.4 to 0.8 dB)
 _MAX_PRODUCTS = (
     1 << 26
 )  # products of all ways with what they ask of weights to come: fewer ways where inputs are many, which gain less

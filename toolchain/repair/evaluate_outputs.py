@@ -24,9 +24,9 @@ from toolchain.runtime import Run
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
 FLOOR_DB = -20.0
 LEAST_GAIN_DB = 0.05  # a step that gains less is not worth what it changes
-CHANCE = 2.0  # standard errors of the mean gain of the samples: what is within them may be chance
+CHANCE = 2.0  # standard errors of the samples' mean gain: within them it may be chance (docs/repair.md, a paired test)
 MOST_LOST_DB = 0.5  # by one part, whatever the others gain
-MOST_DOUBTED_DB = 1.0  # that a part's mean sample may lose as far as its standard error tells
+MOST_DOUBTED_DB = 1.0  # that a part's mean sample may lose as far as its standard error tells (docs/repair.md: why)
 LEAST_PROBABILITY = 1e-9  # smaller ones are as good as this
 TRIED_ON = 8  # samples, by steps that choose between ways...
 EVERY = 3  # ...one of so many that they see, where it is not known how many there are, so that like ones do not fill the trial

@@ -32,7 +32,7 @@ from toolchain.repair.weight_scale_search import ScaleSearch
 
 Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
 _EXACT_IN_FLOAT32 = 1 << 24
-_JUDGING = 3  # one sample of so many says how far the Hessian of the others is believed
+_JUDGING = 3  # one sample of so many says how far the Hessian of the others is believed (docs/repair.md)
 
 
 def round_layer_weights(

@@ -21,7 +21,7 @@ from quant.repair.gptq_rounding import (
 )
 from toolchain.ops.kit.operator import Array
 
-_MANY = 20.0  # the root mean square of codes of 8 bits with a scale each is 40, of 4 bits 3
+_MANY = 20.0  # docs/repair.md: the root mean square of codes of 8 bits with a scale each is 40, of 4 bits 3
 _FARTHEST = 2.0  # times as large, or as small, as it was: a fitted scale beyond that is one of codes that say next to nothing
 
 
