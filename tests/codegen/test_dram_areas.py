@@ -71,7 +71,7 @@ def region_of(built: Build) -> Region:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Build the network without calls, whose moves name their own registers."""
-    return build(network(tmp_path_factory.mktemp("areas")), BuildOptions(machine(6), level=1))
+    return build(network(tmp_path_factory.mktemp("areas")), BuildOptions(machine(6), level=0))
 
 
 def places(region: Region, start: int, gap: int) -> dict[str, int]:
@@ -129,7 +129,7 @@ def test_one_program_wherever_its_areas_lie(host_bases: int, groups: list[str], 
 
 
 def test_absolute_and_relative_programs_take_the_same_cycles(built: Build, tmp_path: Path):
-    flat = build(network(tmp_path), BuildOptions(machine(0), level=1))
+    flat = build(network(tmp_path), BuildOptions(machine(0), level=0))
     assert flat.figures["cycles"] == built.figures["cycles"]
     areas = [(a.label, a.base, a.size_bytes) for a in region_of(built).areas]
     assert [(a.label, a.base, a.size_bytes) for a in region_of(flat).areas] == areas

@@ -41,7 +41,7 @@ class Goal:
         if self.objective == "energy" and chip.energy is None:
             raise CompileError(f"--optimize energy: {chip.name} does not say what a product and a byte take (energy)")
         if self.objective == "memory" and not LEVELS[level].residency:
-            raise CompileError(f"--optimize memory: at -O{level} no tensor stays in SRAM; take -O2 or -O3")
+            raise CompileError(f"--optimize memory: at -O{level} no tensor stays in SRAM; take -O1, -O2 or -O3")
         if self.sram_bytes is not None and self.sram_bytes > chip.sram.size:
             budget, size = write_bytes(self.sram_bytes), write_bytes(chip.sram.size)
             raise CompileError(f"--sram-budget {budget}: {chip.name} has {size} (memories.sram.size)")
@@ -75,7 +75,7 @@ def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
         plans = planner.search_plans()
         if planning.steps.over:
             return [min(plans, key=lambda plan: plan.cycles)]
-        spills = planning.options.residency and min(plan.spilled_bytes for plan in plans) > 0
+        spills = planning.options.cascades and min(plan.spilled_bytes for plan in plans) > 0
         reordered = reorder_layers(planning) if spills else None
         if reordered is not None:
             plans += RegionPlanner(reordered).search_plans()

@@ -15,7 +15,7 @@ class Options:
     """The switches of one optimization level.
 
     `fuse`: tables and residual sums into their producers; clamps always are. `double_buffer`: load while computing. `residency`:
-    tensors stay in SRAM between layers. `ahead`: constants are prefetched. `in_place`: slices are views, Concat parts are written
+    tensors stay in SRAM between layers. `cascades`: layers run in turns, and in other orders. `ahead`: constants are prefetched. `in_place`: slices are views, Concat parts are written
     in place. `tilings`: how many are timed for each layer. `repeat_cycles`: a batch is the repeated program of one sample, unless
     that takes more than so many times the cycles of a program for the batch. `call_cycles`: repeated code becomes a called block,
     unless that takes more than so many times the cycles. `near`: the search of cascades ends within so many times its lower
@@ -25,6 +25,7 @@ class Options:
     fuse: bool
     double_buffer: bool
     residency: bool
+    cascades: bool
     ahead: bool
     in_place: bool
     tilings: int
@@ -36,10 +37,10 @@ class Options:
 
 
 LEVELS = (
-    Options(False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, False),
-    Options(True, True, False, False, False, 4, 1.05, 1.01, 1.0, 200, False),
-    Options(True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, False),
-    Options(True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
+    Options(False, False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, False),
+    Options(True, True, True, False, False, False, 4, 1.05, 1.01, 1.0, 200, False),
+    Options(True, True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, False),
+    Options(True, True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
 )
 
 

@@ -93,7 +93,7 @@ class RegionPlanner(LayerByLayer):
         ways = ((share, by) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
         tried = (self._try(self._least, share, by) for share, by in ways if not self.steps.over)
         layerwise = [plan for plan in tried if plan is not None]
-        cut = self._little_traffic(layerwise)
+        cut = self._little_traffic(layerwise) if self.options.cascades else ()
         return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
     def frugal(self, plans: Sequence[PlannedRegion], most: float) -> list[PlannedRegion]:
@@ -193,7 +193,7 @@ class RegionPlanner(LayerByLayer):
 
     def cascaded(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
-        if not self.options.residency or not plan.spilled:
+        if not self.options.cascades or not plan.spilled:
             return plan
         for share in _USABLE:
             if self.steps.over:
