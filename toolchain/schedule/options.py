@@ -14,12 +14,13 @@ from toolchain.ir.graph import Graph, Node
 class Options:
     """The switches of one optimization level.
 
-    `fuse`: tables and residual sums into their producers; clamps always are. `double_buffer`: load while computing. `residency`:
-    tensors stay in SRAM between layers. `cascades`: layers run in turns, and in other orders. `ahead`: constants are prefetched. `in_place`: slices are views, Concat parts are written
-    in place. `tilings`: how many are timed for each layer. `repeat_cycles`: a batch is the repeated program of one sample, unless
-    that takes more than so many times the cycles of a program for the batch. `call_cycles`: repeated code becomes a called block,
-    unless that takes more than so many times the cycles. `near`: the search of cascades ends within so many times its lower
-    bound. `rounds`: paths that it takes at most. `simulated`: plans are compared by simulated cycles, not expected ones.
+    `fuse`: tables and residual sums into their producers; clamps always are. `double_buffer`: load while computing.
+    `residency`: tensors stay in SRAM between layers. `cascades`: layers run in turns, and in other orders. `ahead`: constants
+    are prefetched. `in_place`: slices are views, Concat parts are written in place. `tilings`: how many are timed for each
+    layer. `repeat_cycles`: a batch is the repeated program of one sample, unless that takes more than so many times the cycles
+    of a program for the batch. `call_cycles`: repeated code becomes a called block, unless that takes more than so many times
+    the cycles. `near`: the search of cascades ends within so many times its lower bound. `rounds`: paths that it takes at most.
+    `simulated`: plans are compared by simulated cycles, not expected ones.
     """
 
     fuse: bool
