@@ -86,6 +86,7 @@ from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.options import SearchSteps
 from toolchain.sram_sweep import SramSweep, as_figures, sram_curve
 from toolchain.stateful_samples import model_data
+from toolchain.try_keys import KeyTrials
 from toolchain.verify_build import host_reasons, verify_build
 
 __all__ = [
@@ -411,6 +412,7 @@ def _built(
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
         *stride_warnings(container, figures["layers"]),
+        *KeyTrials(container, figures, options).list_warnings(),
     )
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(match_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
