@@ -387,7 +387,9 @@ def _built(
     figures, judgement = verify_build(
         (data, name), compiled, calibrated, (on, judging), started.held_out.seen, evaluation, options, progress
     )
-    hosted = host_reasons(selection)
+    hosted, key_trials = host_reasons(selection), KeyTrials(container, figures, options)
+    if options.explain:
+        figures["key_trials"] = [trial.as_json for trial in key_trials.run()]
     figures["expected_cycles"] = compiled.expected_cycles
     figures["fastest"] = compiled.fastest
     figures["repair"] = calibrated.figures()
@@ -412,7 +414,7 @@ def _built(
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
         *stride_warnings(container, figures["layers"]),
-        *KeyTrials(container, figures, options).list_warnings(),
+        *key_trials.list_warnings(),
     )
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(match_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)

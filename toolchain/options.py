@@ -59,6 +59,7 @@ class BuildOptions:
     `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
     `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
     `time_limit_s`: seconds after which searches for plans end. `search_steps`: steps after which they end, on any machine.
+    `explain`: also try keys of the machine, each alone, by timing the program again.
     """
 
     hardware: str | Machine
@@ -95,6 +96,7 @@ class BuildOptions:
     max_slowdown: float = 1.1
     time_limit_s: float | None = None
     search_steps: int | None = None
+    explain: bool = False
 
     def __post_init__(self) -> None:
         """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""

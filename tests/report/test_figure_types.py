@@ -43,7 +43,7 @@ def figures(**options: Any) -> Any:
     "options",
     [
         {"calibration": {"x": IMAGES}, "host_nodes": ("Sin",), "sram_curve": True},
-        {"calibration": {"x": IMAGES[:4]}, "repair": "none", "level": 0},
+        {"calibration": {"x": IMAGES[:4]}, "repair": "none", "level": 0, "explain": True},
         {"level": 0},
     ],
 )

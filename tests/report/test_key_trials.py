@@ -16,7 +16,9 @@ from tests.support.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, load_machine
+from toolchain.report.build_text import build_text
 from toolchain.report.key_changes import KeyChange, LostCycles, change_chip, list_changes, rank_causes
+from toolchain.report.report_text import key_trials_text
 from toolchain.schedule.goals import BALANCED
 from toolchain.try_keys import KeyTrials
 
@@ -148,3 +150,26 @@ def list_differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 def test_a_change_that_breaks_a_rule_of_the_file_is_not_tried() -> None:
     assert change_chip(EDGE.chip, KeyChange(("isa", "program_memory"), "dram", "nowhere")) is None
+
+
+def test_explain_says_which_key_helps_most_and_how_much(model: Path) -> None:
+    """Check the timed cycles: with no cycles between folds the same plan is made, and its build takes as many."""
+    plain = build(model, BuildOptions("edge16"))
+    built = build(model, BuildOptions("edge16", explain=True))
+    assert "key_trials" not in plain.figures and built.data == plain.data
+    trials = {(one["key"], one["after"]): one["cycles"] for one in built.figures["key_trials"]}
+    assert 3 <= len(trials) <= 6 and list(trials.values()) == sorted(trials.values())
+    faster = build(model, BuildOptions(edge_with("engines.mac.timing.fold_cycles", 0)))
+    assert trials["engines.mac.timing.fold_cycles", 0] == faster.figures["cycles"] < plain.figures["cycles"]
+    line = next(line for line in build_text(built.figures, (), explain=True).splitlines() if line.startswith("key of"))
+    (key, value), cycles = next(iter(trials.items()))
+    assert f"{key} " in line and f"-> {value}".lower() in line
+    assert f", {plain.figures['cycles']:,} -> {cycles:,} cycles (of {len(trials)} keys tried, each alone" in line
+    assert "key of the machine" not in build_text(plain.figures, (), explain=True)
+
+
+def test_keys_that_do_not_help_are_not_named() -> None:
+    trials = [{"key": "isa.word_cycles", "before": 2.0, "after": 1.0, "cycles": 90}]
+    text = key_trials_text({"cycles": 90, "key_trials": trials})
+    assert text == "of 1 key of the machine, each changed alone, none makes this program faster"
+    assert key_trials_text({"cycles": 90, "key_trials": []}) == ""

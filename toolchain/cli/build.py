@@ -270,7 +270,12 @@ def build_command(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Writes the report as JSON.", rich_help_panel=OUTPUT)] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Lists every node with engine, cost and reason.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--explain",
+            help="Lists every node with engine, cost and reason. Tries which key of the machine helps most.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     image: Annotated[
         Path | None,
@@ -351,7 +356,7 @@ def build_command(
                 plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
                 None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
                 host_ports, tuple(raw_port or ()), tuple(plugin or ()), tuple(custom_ops or ()), max_slowdown,
-                time_limit, search_steps,
+                time_limit, search_steps, explain,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)

@@ -31,6 +31,7 @@ def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool =
         fidelity_text.fidelity_text(figures, "concats", "concat operands"),
         report_text.worst_text(figures),
         report_text.score_text(figures),
+        report_text.key_trials_text(figures) if explain else "",
         report_text.explain_text(figures) if explain else "",
         *(f"note: {note}" for note in printable_strings(notes)),
     ]

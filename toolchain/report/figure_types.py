@@ -35,6 +35,15 @@ class Bounds(TypedDict):
     regions: Annotated[list[RegionBound], "By region."]
 
 
+class KeyTrialFigures(TypedDict):
+    """The program timed again on the machine with one key changed."""
+
+    key: Annotated[str, "The key, from the top of the machine's file."]
+    before: Annotated[int | float | bool | str, "Its value in the file."]
+    after: Annotated[int | float | bool | str, "The other value."]
+    cycles: Annotated[int, "Cycles of all regions with it."]
+
+
 class LayerBounds(RegionBound):
     """Bounds of one layer by itself."""
 
@@ -310,6 +319,7 @@ class BuildFigures(TypedDict):
     repair: Annotated[RepairFigures | None, "Null where nothing was to repair."]
     near_copies_judged: Annotated[int, "Held-out samples that are nearly a calibration sample."]
     calibration_samples: Annotated[int | None, "Samples of calibration; null for random inputs."]
+    key_trials: NotRequired[Annotated[list[KeyTrialFigures], "Only with `--explain`, that of fewest cycles first."]]
     sram_curve: NotRequired[Annotated[SramCurve, "Only with `--sram-curve`."]]
     notes: NotRequired[Annotated[list[str], "Only in the JSON file: what was assumed."]]
     failures: NotRequired[Annotated[list[str], "Only in the JSON file: what the gate found."]]

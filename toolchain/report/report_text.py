@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -280,6 +281,21 @@ def _ratio(value: float, bound: float) -> str:
 def cut(name: str, width: int) -> str:
     """The end of a name is what tells it from others."""
     return name if len(name) <= width else "..." + name[-(width - 3) :]
+
+
+def key_trials_text(figures: Mapping[str, Any]) -> str:
+    """Return which key of the machine helps most, and how much; an empty text where none was tried."""
+    trials = figures.get("key_trials") or ()
+    if not trials:
+        return ""
+    best, count = trials[0], format_count(len(trials), "key")
+    if best["cycles"] >= figures["cycles"]:
+        return f"of {count} of the machine, each changed alone, none makes this program faster"
+    before, after = (value if isinstance(value, str) else json.dumps(value) for value in (best["before"], best["after"]))
+    return (
+        f"key of the machine that helps most: {best['key']} {before} -> {after}, {figures['cycles']:,} -> {best['cycles']:,} "
+        f"cycles (of {count} tried, each alone, with this program timed again)"
+    )
 
 
 def explain_text(figures: Mapping[str, Any]) -> str:
