@@ -81,3 +81,17 @@ def test_a_steep_function_is_to_blame_where_little_of_its_loss_is_that_of_clippe
     (tmp_path / "p.yaml").write_text("version: 1\ntensors:\n  x: {low: -4, high: 4}\n  y: {low: -5000, high: 5000}\n")
     errors = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml"))).errors
     assert errors is not None and (errors.findings[0].layer, errors.findings[0].cause) == ("Tan_0", "steep function")
+
+
+@pytest.mark.parametrize("move", ["c = Identity(x)", "c = Flatten(x)"])
+def test_who_reads_columns_of_unlike_unit_is_advised_to_the_host(move: str, tmp_path: Path) -> None:
+    """Check the advice for a product whose weights have the units of its columns: one scale holds the largest column alone."""
+    draw, units = np.random.default_rng(0), np.array([0.001, 1.0, 40.0, 100000.0])
+    graph = f"(float[1,4] x) => (float[1,3] y) {{ {move} h = Gemm(c, a) y = Gemm(h, w) }}"
+    weights = {"a": draw.standard_normal((4, 8)) / units[:, None], "w": draw.standard_normal((8, 3))}
+    options = make_options(graph, draw.standard_normal((24, 4)) * units, tmp_path, **weights)
+    built = build(tmp_path / "m.onnx", options)
+    assert built.figures["outputs"][0]["sqnr_db"] < 10
+    assert any("tried on 2 samples: --host-node" in w and "--host-node Gemm_1 (" in w for w in built.warnings), built.warnings
+    followed = build(tmp_path / "m.onnx", replace(options, host_nodes=("Gemm_1",)))
+    assert followed.figures["outputs"][0]["sqnr_db"] > 30

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from quant.calibrate import ObserverName
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
+from quant.producer_links import SHAPE_OPS
 from toolchain.hw.chip import Chip
+from toolchain.ir.graph import OnnxGraph
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.kit.operator import NpuOp
@@ -55,15 +57,28 @@ def advise_host(nodes: Sequence[str]) -> Advice:
 
 def _list_nodes_to_host(row: LayerError, measurements: LayerMeasurements) -> tuple[str, ...]:
     """Return the nodes to leave on the host so that the chip does not cause the loss; none where these are many.
+    Codes of a tensor that enters a region are lost by those who read it.
     Consumers of joined operands read them at the one scale of the result, wherever they are joined.
     """
-    layer = row.block.layer
-    if layer is None or not isinstance(layer.op, IntegerConcat):
+    layer, graph = row.block.layer, measurements.network.integer
+    if layer is None:
+        together = _list_readers(row.tensor, measurements.network.model.graph)
+    elif isinstance(layer.op, IntegerConcat):
+        readers = [n for n in graph.consumers().get(layer.outputs[0], ()) if isinstance(n.op, NpuOp)]
+        together = tuple(dict.fromkeys((*row.nodes, *(s for n in readers for s in n.sources))))
+    else:
         return row.nodes[:2]
-    graph = measurements.network.integer
-    readers = [n for n in graph.consumers().get(layer.outputs[0], ()) if isinstance(n.op, NpuOp)]
-    together = tuple(dict.fromkeys((*row.nodes, *(s for n in readers for s in n.sources))))
     return together if len(together) <= _TOGETHER else ()
+
+
+def _list_readers(tensor: str, graph: OnnxGraph) -> tuple[str, ...]:
+    """Return the nodes that read a tensor, those that only move it and those behind them."""
+    consumers, moved, names = graph.consumers(), [tensor], dict[str, None]()
+    for name in moved:
+        for node in consumers.get(name, ()):
+            names |= dict.fromkeys(node.sources or (node.name,))
+            moved += node.outputs if node.op.op_type in SHAPE_OPS else ()
+    return tuple(names)
 
 
 def _get_typed_name(row: LayerError, measurements: LayerMeasurements) -> str:
