@@ -10,13 +10,13 @@ import importlib.util
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -36,6 +36,8 @@ from toolchain.plugin import Example, LoadedPlugin, Operator, Plugin, find_opera
 GROUP = "npu_toolchain.plugins"  # of entry points, each of which names the module of a plug-in
 _STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 _METHODS = ("infer", "compute", "steps")
+_FIELD_TYPES = (int, float, str, tuple[int, ...], tuple[float, ...])
+_FIELD_TYPE_TEXT = "int, float, str, tuple[int, ...] or tuple[float, ...]"
 
 
 def load_plugins(names: Iterable[str]) -> tuple[LoadedPlugin, ...]:
@@ -158,8 +160,24 @@ def _find_operator_fault(operator: Any) -> str | None:
     missing = [method for method in _METHODS if getattr(operator, method) is getattr(Operator, method)]
     if missing:
         return f"operator {name}: has no method {' and no '.join(missing)}"
+    fault = _find_field_fault(operator)
+    if fault is not None:
+        return f"operator {name}: {fault}"
     other = find_operator(domain, name)
     return None if other is None else f"operator {name} of {domain}: plug-in {other[0].plugin.name} has it already"
+
+
+def _find_field_fault(operator: type[Operator]) -> str | None:
+    """Return which field has a type that no attribute of ONNX gives, None where all are sound."""
+    try:
+        hints = get_type_hints(operator)
+    except Exception as fault:  # names in annotations are the user's
+        return f"the types of its fields cannot be read: {fault}"
+    for field in fields(operator):  # type: ignore[arg-type]
+        if hints[field.name] not in _FIELD_TYPES:
+            shown = getattr(hints[field.name], "__name__", hints[field.name])
+            return f"field {field.name} is {shown}; an attribute is {_FIELD_TYPE_TEXT}"
+    return None
 
 
 def _find_example_fault(index: int, example: Example, plugin: Plugin) -> str | None:

@@ -72,6 +72,11 @@ def test_an_operator_without_an_example_is_missing(tmp_path: Path) -> None:
     assert finding.text == "UnitNorm has no Example in PLUGIN: nothing of it is checked"
 
 
+def test_an_attribute_may_be_empty_by_default(tmp_path: Path) -> None:
+    file = break_plugin("soft_clip", tmp_path, "slope: float = 1.0", "slope: float = 1.0\n    axes: tuple[int, ...] = ()")
+    assert first_failure(file) is None
+
+
 def test_a_file_that_cannot_be_loaded_is_refused_by_the_name_of_the_option(tmp_path: Path) -> None:
     ran = CliRunner().invoke(application(build_command), ["--check-plugin", str(tmp_path / "gone.py")])
     assert ran.exit_code == 2

@@ -184,6 +184,16 @@ FAULTY = {
     "is not frozen": ("@dataclass(frozen=True)", "@dataclass", "operator SoftClip: must be a dataclass with frozen=True"),
     "has a domain of ONNX": ('DOMAIN = "my.org"', 'DOMAIN = ""', "operator SoftClip: needs a DOMAIN of its own, not one of ONNX"),
     "lacks steps": ("def steps(", "def other(", "operator SoftClip: has no method steps"),
+    "has a field of another type": (
+        "slope: float = 1.0",
+        "slope: float | None = None",
+        "operator SoftClip: field slope is float | None; an attribute is int, float, str, tuple[int, ...] or tuple[float, ...]",
+    ),
+    "has a field of no known type": (
+        "slope: float = 1.0",
+        'slope: "Slope" = 1.0',
+        "operator SoftClip: the types of its fields cannot be read: name 'Slope' is not defined",
+    ),
     "example of a class": ("Example(SoftClip(limit=2.0)", "Example(SoftClip", "example 0: its operator <class"),
     "a shape without a comma": ("((4, 30),)", "((4, 30))", "example 1: 4 among its inputs is no array, no shape and not None"),
     "one input alone": ("((4, 30),)", "4", "example 1: its inputs must be a tuple, one entry an input, they are 4"),

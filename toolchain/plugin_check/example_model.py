@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from toolchain.frontend.convert import node_to_proto
 from toolchain.frontend.export_onnx import to_proto
 from toolchain.frontend.plugin_nodes import PluginNode, plugin_node, type_steps
 from toolchain.inference import open_model, session_options
@@ -63,8 +64,9 @@ class ExampleModel:
         """Return the model as its user has it: one node of the plug-in's domain."""
         node = self.definition.node
         attributes = {k: v for k, v in node.op.attributes.items() if v is not None}
+        given = replace(node, op=replace(node.op, attributes=attributes))
         graph = helper.make_graph(
-            [helper.make_node(node.op.op_type, node.inputs, node.outputs, node.name, domain=node.op.domain, **attributes)],
+            [node_to_proto(given)],
             "example",
             [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, self.types[n].shape) for n in self.inputs],
             [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, t.shape) for n, t in output_types.items()],
