@@ -63,10 +63,9 @@ class ExampleModel:
     def proto(self, output_types: dict[str, TensorType]) -> onnx.ModelProto:
         """Return the model as its user has it: one node of the plug-in's domain."""
         node = self.definition.node
-        attributes = {k: v for k, v in node.op.attributes.items() if v is not None}
-        given = replace(node, op=replace(node.op, attributes=attributes))
+        op = replace(node.op, attributes={k: v for k, v in node.op.attributes.items() if v is not None})
         graph = helper.make_graph(
-            [node_to_proto(given)],
+            [node_to_proto(replace(node, op=op))],
             "example",
             [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, self.types[n].shape) for n in self.inputs],
             [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, t.shape) for n, t in output_types.items()],
