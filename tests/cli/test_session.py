@@ -113,6 +113,7 @@ def test_says_what_ran_where(compiled: Path) -> None:
     ("names", "changes", "reason"),
     [
         (["z"], {}, "no output 'z'; the model's outputs are g, n, y"),
+        ("y", {}, "output_names: is text; give a list of names, ['y']"),
         (None, {"x": np.zeros((1, 3, 8, 7), np.float32)}, "input 'x' has shape [1, 3, 8, 7]; the model takes [1, 3, 8, 8]"),
         (None, {"i": np.zeros(2, np.int32)}, "input 'i' is int32; the model takes int64: "
                                        "give i.astype('int64'), nothing is rounded here where bits are compared"),

@@ -320,6 +320,8 @@ class Session:
         """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. run_options:
         onnxruntime's, for islands. Raises CompileError for wrong names, shapes or types, and where run_options ask to end."""
         known_outputs = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._parts)}
+        if isinstance(output_names, str):  # a sequence too, of its letters
+            raise CompileError(f"output_names: is text; give a list of names, [{output_names!r}]")
         names = list(output_names) if output_names else [t.name for t in self.container.outputs]
         unknown = [n for n in names if n not in known_outputs]
         if unknown:
