@@ -57,9 +57,7 @@ class TimeLeft:
 
 def add_time_left(callback: Callable[..., Any], estimate: TimeLeft | None = None) -> Progress:
     """Return a function (stage, done, total) that calls `callback` with the seconds left too, where that takes a fourth."""
-    try:
-        inspect.signature(callback).bind("", 0, None, None)
-    except (TypeError, ValueError):
+    if not _takes_time_left(callback):
         return callback
     estimate = estimate or TimeLeft()
 
@@ -67,3 +65,14 @@ def add_time_left(callback: Callable[..., Any], estimate: TimeLeft | None = None
         callback(stage, done, total, estimate.update(stage, done))
 
     return update
+
+
+def _takes_time_left(callback: Callable[..., Any]) -> bool:
+    """Return whether a function takes a fourth argument. A default other than None is there to be kept, as in `bar=bar`."""
+    try:
+        signature = inspect.signature(callback)
+        names = list(signature.bind("", 0, None, None).arguments)
+    except (TypeError, ValueError):
+        return False
+    default = signature.parameters[names[3]].default if len(names) > 3 else None
+    return default is None or default is inspect.Parameter.empty

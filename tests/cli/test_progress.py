@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.example_networks import fill_network
 from toolchain.api import BuildOptions, build
-from toolchain.build_progress import TimeLeft
+from toolchain.build_progress import TimeLeft, add_time_left
 from toolchain.cli.progress import format_progress, make_progress_bar
 
 
@@ -69,6 +69,23 @@ def test_the_time_left_is_right_within_a_factor_while_plans_are_searched(network
         if left_s is not None:
             ratios.append(left_s / (end_s - now_s))
     assert ratios and 1 / 1.5 < min(ratios) <= max(ratios) < 1.5
+
+
+def test_a_default_of_a_callback_is_kept_unless_it_is_none() -> None:
+    calls: list[tuple[object, ...]] = []
+    keep = calls.append
+    add_time_left(lambda stage, done, total, keep=keep: keep((stage, done, total)))("load", 0, None)
+    add_time_left(lambda stage, done, total, left_s=None: keep((stage, left_s)), FixedTime())("load", 0, None)
+    add_time_left(lambda *args: keep(args), FixedTime())("load", 0, None)
+    assert calls == [("load", 0, None), ("load", 7.0), ("load", 0, None, 7.0)]
+
+
+class FixedTime(TimeLeft):
+    """A build that always takes 7 seconds more."""
+
+    def update(self, stage: str, done: int) -> float:
+        """Return 7 seconds."""
+        return 7.0
 
 
 def test_a_callback_gets_the_layer_and_the_time_left_where_it_takes_them() -> None:

@@ -26,7 +26,7 @@ from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.network import Network
-from toolchain.repair.solve_types import solve_types
+from toolchain.repair.solve_types import TypeTrials, solve_types
 
 SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
 ROWS, CHANNELS = 16, 32
@@ -119,6 +119,39 @@ def test_ranges_that_an_earlier_step_measured_stay_beside_wider_ones(tmp_path: P
     remeasured = outcome.measure(samples).ranges
     assert set(widened.tensors) <= remeasured.keys() and remeasured["n"] != marked
     assert "a/rows" in outcome.quantization.types or remeasured["a/rows"] == marked
+
+
+class ListedTrials(TypeTrials):
+    """Trials whose worst parts are listed by the number of groups; all are within the budget."""
+
+    def __init__(self, network: Network, levels: dict[int, float]) -> None:
+        """Keep the levels in dB, by the number of groups."""
+        super().__init__(network, Quantization({}), CodeType("int16"), ["n"] * max(levels), (None, None))  # type: ignore[arg-type]
+        self._levels = levels
+
+    def count_cycles(self, count: int) -> int:
+        """Return the same cycles for all counts."""
+        return 100
+
+    def measure_worst_db(self, count: int) -> float:
+        """Return the listed level."""
+        return self._levels[count]
+
+
+@pytest.mark.parametrize(
+    ("levels", "count"),
+    [
+        ({0: 10.0, 8: 30.0, 4: 29.7, 2: 29.6, 1: 20.0}, 2),
+        ({0: 10.0, 8: 30.0, 4: 29.7, 2: 29.3}, 4),  # compared with the best, not with the one before
+        ({0: 10.0, 4: 10.8, 2: 10.4}, 4),  # half would gain nothing
+        ({0: 10.0, 4: 10.4, 2: 10.2}, 0),
+    ],
+)
+def test_the_level_is_that_of_the_tensors_that_get_wider_codes(tmp_path: Path, levels: dict[int, float], count: int) -> None:
+    trials = ListedTrials(open_network(write_network(tmp_path, NORM)), levels)
+    chosen, (before_db, after_db) = trials.solve(nothing)
+    assert (chosen, before_db) == (count, levels[0])
+    assert not count or after_db == levels[count]
 
 
 def test_machines_of_one_type_and_a_budget_of_1_change_nothing(tmp_path: Path) -> None:

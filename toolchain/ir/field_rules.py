@@ -1,6 +1,7 @@
 """Check the fields of operators that a text gives: each fits the hint of its class, and the limits that its name has.
 
-A name means the same in all operators: `strides` are 1 or more wherever they stand. So the limits stand here once, by name.
+A name means the same in all operators of the toolchain and of ONNX: `strides` are 1 or more wherever they stand. So the
+limits stand here once, by name. Those of other domains and of plug-ins may use a name otherwise; they have no such limits.
 """
 
 from __future__ import annotations
@@ -22,17 +23,27 @@ _LEAST = {
 _ONNX_LEAST = {"kernel_shape": 1, "strides": 1, "dilations": 1, "group": 1}  # other attributes may count from the end
 _PER_DIMENSION = ("perm", "factors", "before", "after", "starts", "steps")  # one number for each dimension of the first input
 _ZERO_POINTS = {"x_zero_point": 0, "a_zero_point": 0, "b_zero_point": 1}  # fields, and the inputs whose codes they are
+_PACKAGES, _DOMAINS = ("toolchain", "quant"), ("", "ai.onnx")  # whose names have these limits
 _MOST_SHIFT = 31  # left, of sums of 32 bits
 
 
 def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | None:
     """Return what is wrong with the fields of a node: operator, field, value and limit. None: nothing."""
     if isinstance(node.op, OnnxOp):
+        if node.op.domain not in _DOMAINS:
+            return None
         return next((f"{node.op.op_type}: {fault}" for fault in _list_onnx_faults(node, node.op.attributes, types)), None)
     faults = (f"{type(part).__name__}: {fault}" for part in _list_parts(node.op) for fault in _list_faults(part))
     if fault := next(faults, None) or node.op.find_own_fault():
         return fault
+    if not _has_limits(node.op):
+        return None
     return next((f"{type(node.op).__name__}: {fault}" for fault in _list_faults_on(node, types)), None)
+
+
+def _has_limits(part: Any) -> bool:
+    """Return whether the names of a class's fields are the toolchain's, not those of a plug-in."""
+    return type(part).__module__.partition(".")[0] in _PACKAGES
 
 
 def _list_parts(value: Any) -> Iterator[Any]:
@@ -52,12 +63,14 @@ def _list_faults(part: Any) -> Iterator[str]:
         if not _fits(value, hint):
             yield f"{name} {_show(value)}: must be {_describe(hint)}"
             return
+        if not _has_limits(part):
+            continue
         yield from _list_below(name, value, _LEAST)
         if name == "left_shift" and value > _MOST_SHIFT:
             yield f"left_shift {value}: must be at most {_MOST_SHIFT}"
         if name == "activation" and None not in value and value[0] > value[1]:
             yield f"activation {_show(value)}: the least value is above the largest"
-    codes = getattr(part, "codes", None)
+    codes = getattr(part, "codes", None) if _has_limits(part) else None
     if codes is not None and not codes.limits[0] <= part.zero_point <= codes.limits[1]:
         yield f"zero_point {part.zero_point}: must be {codes.limits[0]} to {codes.limits[1]}, the codes of {codes.value}"
 
@@ -160,7 +173,7 @@ def _fits(value: Any, hint: Any) -> bool:
         if not isinstance(value, tuple):
             return False
         items = cast(tuple[Any, ...], value)
-        if arguments[-1] is ...:
+        if arguments[-1:] == (...,):
             return all(_fits(item, arguments[0]) for item in items)
         return len(items) == len(arguments) and all(map(_fits, items, arguments))
     if hint in (int, float):
@@ -176,7 +189,7 @@ def _describe(hint: Any) -> str:
     if kind in (Union, UnionType):
         return " or ".join(map(_describe, arguments))
     if kind is tuple:
-        many = "" if arguments[-1] is ... else f"{len(arguments)} "
+        many = "" if arguments[-1:] == (...,) else f"{len(arguments)} "
         return f"{many}values in brackets, each {_describe(arguments[0])}"
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a name", NoneType: "None"}
     return words.get(kind or hint, f"a {(kind or hint).__name__}")

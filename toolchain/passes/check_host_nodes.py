@@ -29,7 +29,8 @@ def _find_fault(node: Node[Any], graph: Graph[Any], model: OnnxGraph, producers:
     if unknown:
         return f"where the model has no tensor {unknown[0]}"
     for name in sorted(constants & model.constants.keys()):
-        if not np.array_equal(graph.constants[name], model.constants[name]):
+        values = graph.constants[name]
+        if not np.array_equal(values, model.constants[name], equal_nan=values.dtype.kind == "f"):
             return f"where constant {name} has other values"
     for output in filter(None, node.outputs):
         read = _find_leaves(output, inputs, model, producers)

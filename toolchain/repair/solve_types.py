@@ -234,11 +234,12 @@ class TypeTrials:
         before_db = self.measure_worst_db(0)
         count = self._find_most_within_budget(progress)
         level = self.measure_worst_db(count) if count else before_db
+        best = level
         while count > 1 and self._is_within_budget(count // 2):
             half = self.measure_worst_db(count // 2)
-            if half < level - _SAME_DB:
+            if half < best - _SAME_DB or half <= before_db + _SAME_DB:
                 break
-            count, level = count // 2, max(half, level)
+            count, level, best = count // 2, half, max(half, best)
         return (count if level > before_db + _SAME_DB else 0), (before_db, level)
 
     def get_slowdown(self, count: int) -> float:
