@@ -153,9 +153,9 @@ def test_what_has_no_room_in_sram(tmp_path: Path) -> None:
 
 
 def test_a_level_that_keeps_nothing_blames_no_memory(tmp_path: Path) -> None:
-    node_rows = build_case(tmp_path, {}, (3, 3, 1, 1), "a = Conv(x, w) y = Conv(a, w)", level=1).figures["nodes"]
-    assert node_rows[0]["reason"] == "below -O2: its output goes to DRAM, for nothing stays in SRAM between layers"
-    assert node_rows[1]["reason"] == "below -O2: an input waits in DRAM, for nothing stays in SRAM between layers"
+    node_rows = build_case(tmp_path, {}, (3, 3, 1, 1), "a = Conv(x, w) y = Conv(a, w)", level=0).figures["nodes"]
+    assert node_rows[0]["reason"] == "below -O1: its output goes to DRAM, for nothing stays in SRAM between layers"
+    assert node_rows[1]["reason"] == "below -O1: an input waits in DRAM, for nothing stays in SRAM between layers"
 
 
 def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> None:

@@ -104,6 +104,12 @@ def test_an_operator_in_steps_gets_the_steps_of_its_type(tmp_path: Path) -> None
     assert pinned.types == {"n": CodeType("int8")} and pinned.model is network.model
 
 
+def test_networks_whose_measurement_is_dear_are_left_alone(tmp_path: Path) -> None:
+    network, before = open_network(write_network(tmp_path, CANCEL)), Quantization({})
+    outcome = solve_types(network, before, (), nothing, most_macs=ROWS * CHANNELS * CHANNELS)
+    assert outcome.quantization is before
+
+
 def test_ranges_that_an_earlier_step_measured_stay_beside_wider_ones(tmp_path: Path) -> None:
     network = open_network(write_network(tmp_path, NORM))
     with np.load(tmp_path / "data.npz") as arrays:

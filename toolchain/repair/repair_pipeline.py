@@ -26,6 +26,7 @@ from toolchain.repair.weight_rounding import compensate_input_error, correct_bia
 Effort = Literal["none", "fast", "full"]
 FEW_SWEEPS, SWEEPS = 2, 16  # of codes in turn, by the fast and the full effort; few layers take more than ten until none changes
 POOR_PART_DB, GOOD_PART_DB = 20.0, 40.0  # docs/repair.md: parts below them get wider codes, by the fast and the full effort
+FAST_TYPES_MACS = 1e10  # docs/repair.md: some seconds of float runs; MiniLM has 2e11, and took 380 CPU s more
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 
@@ -62,7 +63,15 @@ STEPS: tuple[RepairStep, ...] = (
     RepairStep("region ends", free_ends, 2, finds_ranges=True),
     RepairStep("equalization", equalize, 6, finds_ranges=True),
     OBSERVERS_STEP,
-    RepairStep("types", solve_types, 20, ("fast",), finds_ranges=True, remeasures=True, below_db=POOR_PART_DB),
+    RepairStep(
+        "types",
+        partial(solve_types, most_macs=FAST_TYPES_MACS),
+        20,
+        ("fast",),
+        finds_ranges=True,
+        remeasures=True,
+        below_db=POOR_PART_DB,
+    ),
     RepairStep("types", solve_types, 20, ("full",), finds_ranges=True, remeasures=True, below_db=GOOD_PART_DB),
     RepairStep("offsets", offset_zero_points, 4),
     RepairStep("rounding", partial(round_layer_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),

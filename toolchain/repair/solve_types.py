@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
+import onnx
 
 from quant.calibrate import calibrate, default_observer
 from quant.fit_sample import Sample
@@ -46,9 +48,11 @@ def solve_types(
     *,
     measured: Iterable[Sample] | None = None,
     remeasure: Measure | None = None,
+    most_macs: float = inf,
 ) -> StepOutcome:
     """Return the quantization with the machine's next wider codes for some tensors.
 
+    `most_macs`: of all runs in which one tensor is rounded, a sample each; where they have more, nothing is tried.
     `measured`: the samples that ranges are measured on; None means `samples`.
     `remeasure`: gives the ranges of `before` of other samples, where an earlier step chose them.
     """
@@ -56,8 +60,10 @@ def solve_types(
     count_cycles = network.count_cycles
     if wide is None or count_cycles is None or network.max_slowdown <= 1:
         return StepOutcome(before)
-    few = pick_trial_samples(samples)
     groups = list_groups(network)
+    if sum(map(len, groups.values())) * _count_macs(network) > most_macs:
+        return StepOutcome(before)
+    few = pick_trial_samples(samples)
     sensitivities = _measure_all(network, before, groups, few, progress)
     order = _order(network, sensitivities, groups)
     trials = TypeTrials(network, before, wide, [s.tensor for s in order], (OutputEvaluator(few), count_cycles))
@@ -166,16 +172,25 @@ def _order(network: Network, sensitivities: Sequence[_Sensitivity], groups: Mapp
     return order if total else []
 
 
+def _count_macs(network: Network) -> int:
+    """Return the products of the network for one sample."""
+    return sum(_count_node_macs(network.model, node) for node in network.model.proto.graph.node)
+
+
+def _count_node_macs(model: NormalModel, node: onnx.NodeProto) -> int:
+    if node.op_type not in MACS:
+        return 0
+    inputs, outputs = ([model.types[n].shape if n else () for n in side] for side in (node.input, node.output))
+    return MACS[node.op_type](node, inputs, outputs)
+
+
 def _price_tensors(network: Network) -> dict[str, float]:
     """Return what a byte more an element costs, by tensor: its transfers, and products whose operand it is."""
     model, prices = network.model, dict[str, float]()
     for name in (*model.inputs, *(n for node in model.graph.nodes for n in node.outputs if n)):
         prices[name] = float(model.types[name].elements)
     for node in model.proto.graph.node:
-        macs = 0.0
-        if node.op_type in MACS:
-            inputs, outputs = ([model.types[n].shape if n else () for n in side] for side in (node.input, node.output))
-            macs = MACS[node.op_type](node, inputs, outputs) / _MACS_A_BYTE
+        macs = _count_node_macs(model, node) / _MACS_A_BYTE
         for name in node.input:
             if name in prices:
                 prices[name] += model.types[name].elements + macs

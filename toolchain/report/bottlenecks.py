@@ -172,5 +172,5 @@ def _find_spills(region: Region, chip: Chip, ops: Sequence[MachineOp], resident:
     if not ways:
         return []
     if not resident:
-        return [f"below -O2: {', '.join(ways)}, for nothing stays in SRAM between layers"]
+        return [f"below -O1: {', '.join(ways)}, for nothing stays in SRAM between layers"]
     return [f"memories.sram.size={chip.sram.size}: {', '.join(ways)}, no room to keep it"]
