@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
-import onnx
 
 from quant.calibrate import calibrate, default_observer
 from quant.fit_sample import Sample
@@ -177,7 +177,7 @@ def _count_macs(network: Network) -> int:
     return sum(_count_node_macs(network.model, node) for node in network.model.proto.graph.node)
 
 
-def _count_node_macs(model: NormalModel, node: onnx.NodeProto) -> int:
+def _count_node_macs(model: NormalModel, node: Any) -> int:
     if node.op_type not in MACS:
         return 0
     inputs, outputs = ([model.types[n].shape if n else () for n in side] for side in (node.input, node.output))
