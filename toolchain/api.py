@@ -361,7 +361,8 @@ def _quantize_network(
     )
     model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
     network = replace(network, model=model, raw_ports=frozenset(options.raw_ports))
-    network = replace(network, max_slowdown=options.max_slowdown, count_cycles=make_cycle_counter(options.level))
+    slowdown = options.max_slowdown if alone else 1.0  # other entries have the steps of the types they were opened with
+    network = replace(network, max_slowdown=slowdown, count_cycles=make_cycle_counter(options.level))
     require_ports(network, options.raw_ports)
     if options.host_ports and alone and options.calibration is not None and options.parameters is None:
         network = place_port_nodes(network, data.calibration, options.raw_ports)

@@ -154,9 +154,10 @@ def test_a_file_gives_steps_finer_types(tmp_path: Path) -> None:
 
 def test_masks_are_seen_in_the_model_as_it_was(tmp_path: Path) -> None:
     notes = [
-        build(*both).notes for both in (_with(tmp_path, EDGE16), _with(tmp_path, remove_decomposition(load_machine("edge16"))))
+        [note for note in build(*both).notes if "masks as well" in note]
+        for both in (_with(tmp_path, EDGE16), _with(tmp_path, remove_decomposition(load_machine("edge16"))))
     ]
-    assert notes[0] == notes[1] and "masks as well" in notes[0][0]
+    assert notes[0] == notes[1] != []
 
 
 def _with(folder: Path, machine: Machine, **options: Any) -> tuple[Path, BuildOptions]:

@@ -84,7 +84,7 @@ def test_tiles_of_a_layer_over_several_arrays_are_one_operation(subjects: list[S
 
 def test_mutants_with_gathered_operands_leave_the_bytes_of_their_operations(subjects: list[Subject]):
     rng, compared = np.random.default_rng(5), 0
-    for number in range(96):
+    for number in range(128):
         subject = subjects[number % len(subjects)]
         drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
         if drawn is None:

@@ -87,7 +87,7 @@ def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, s
     highest = math.exp(-steps.lost_exponent * 2.0**-steps.bits) if steps.interpolates else 1.0
     power = steps.make("exp", "Exp", less, range=FixedRange(0.0, highest))
     close_call = min(_CLOSE_CALL, float(length))
-    mean_range = ClippedRange(-math.inf, math.inf, reaches=close_call / length)
+    mean_range = ClippedRange(-math.inf, math.inf, reaches=close_call / max(length, 1))
     mean = steps.make("mean of exp", "ReduceMean", power, (axis,), range=mean_range)
     sum_range = ClippedRange(-math.inf, math.inf, reaches=close_call)
     return largest, power, steps.make("sum", "Mul", mean, float(length), range=sum_range)

@@ -172,7 +172,7 @@ class Network:
 
         Raises CompileError: factors that do not fit the model.
         """
-        network = self.with_types(quantization.types)
+        network = self.with_types(quantization.types) if self.max_slowdown > 1 else self
         if not quantization.factors and not quantization.hosted:
             return network
         model, put_in = scale_model(network.model, quantization.factors)

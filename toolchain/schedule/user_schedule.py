@@ -122,9 +122,11 @@ class _UserPlanner(RegionPlanner):
         reserved_bytes = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
         return super().residents(reserved_bytes, capacity) | self.pinned.inside
 
-    def place(self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True) -> PlannedRegion | None:
+    def place(
+        self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True, near: PlannedRegion | None = None
+    ) -> PlannedRegion | None:
         if cascades_of(parts) or not self.tree.cascades:
-            return super().place(parts, resident, searched)
+            return super().place(parts, resident, searched, near)
         return super().place(*self._with_cascades(parts, resident))
 
     def _with_cascades(self, layers: Sequence[Part], resident: frozenset[str]) -> tuple[list[Part], frozenset[str]]:
