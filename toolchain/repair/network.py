@@ -172,7 +172,7 @@ class Network:
 
         Raises CompileError: factors that do not fit the model.
         """
-        network = self.with_types(quantization.types) if self.max_slowdown > 1 else self
+        network = self.with_types(quantization.types)
         if not quantization.factors and not quantization.hosted:
             return network
         model, put_in = scale_model(network.model, quantization.factors)
@@ -182,8 +182,11 @@ class Network:
     def with_types(self, types: Mapping[str, CodeType]) -> Network:
         """Return the network with these types of the model's tensors, of which those of the user stay. Operators in steps get the
         steps that codes of this type take.
+
+        `types`: of tensors; those that the model lacks, as in other shapes, are passed over.
         """
-        more = {name: codes for name, codes in types.items() if self.said_types.get(name) is not codes}
+        type_by_tensor = self.said_types
+        more = {n: codes for n, codes in types.items() if n in self.model.types and type_by_tensor.get(n) is not codes}
         if not more:
             return self
         all_types = {**more, **self.types}
