@@ -31,8 +31,7 @@ def describe_pointwise(index: int, op: PointwiseOp, memories: Memories) -> tuple
     candidates = [_read_operand(op, name, type_number, memories, gathers) for name, type_number in _list_operands(op)]
     operands = [o for o in candidates if o is not None]
     if len(operands) < len(candidates):
-        if memories.places is None:
-            memories.scattered.add(shared)
+        memories.note_scattered(shared)
         return None
     operands.sort(key=lambda o: min(o.steps) <= 0)  # one that is not broadcast says where the tile lies
     if min(operands[0].steps) <= 0:
@@ -108,8 +107,7 @@ def describe_product(index: int, op: MatrixProduct, memories: Memories) -> tuple
     strides = (op.a_batch_stride, op.a_row_stride)
     pixels = memories.read_pixels(unit.roles["input"], op.a_address, (1, op.rows), strides, inner_bytes, gathers)
     if pixels is None or min(pixels.steps) <= 0:
-        if memories.places is None:
-            memories.scattered.add(shared)
+        memories.note_scattered(shared)
         return None
     row, column = pixels.steps
     left = Operand(pixels.first, (row, column, 0), gathers, "a", inner_bytes)

@@ -225,6 +225,11 @@ class Memories:
                 ranges.append((first, last))
         self._starts, self._ends = [first for first, _ in ranges], [last for _, last in ranges]
 
+    def note_scattered(self, kind: Hashable) -> None:
+        """Note a kind of tiles whose operands lie in no one array, so that another step through the program gathers them."""
+        if self.places is None:
+            self.scattered.add(kind)
+
     def read_constant(self, space: int, address: int, size_bytes: int) -> int | None:
         """Return the DRAM address whose constant bytes lie there, or None."""
         box = self.values.read_affine(space, address, (size_bytes,), (1,))

@@ -75,9 +75,8 @@ def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile,
         return None
     shared = (type(op), get_shared_parameters(type(op))(op), table)
     operands = _read_operands(op, memories, shared in memories.gathered)
-    if operands is None and memories.places is None:
-        memories.scattered.add(shared)
     if operands is None:
+        memories.note_scattered(shared)
         return None
     readings = {k: _list_readings(op, k, memories) for k, operand in enumerate(operands) if operand.gathered}
     dense, strides = isinstance(op, Convolution), (op.stride_height, op.stride_width)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
+from mutate_programs import Subject  # type: ignore[import-not-found]
+from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
+
 from simulator import DramRange, DramRangeKind, MergedProgram, merge_program, prepare_program
 from tests.simulator.machine_programs import make, small_chip
 from toolchain.codegen import Region
+from toolchain.errors import CompileError, ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, MachineOp, Pool, PoolKind, Signal, Space, Wait, dispatch_program
 from toolchain.runtime import Session
@@ -84,3 +91,31 @@ def compare_regions(data: bytes, seed: int) -> Iterator[tuple[MergedProgram | No
             image[port.address : port.address + port.size_bytes] = rng.integers(0, 256, port.size_bytes, np.uint8)
         expected = prepared.run(image).memory["dram"]
         yield merged, merged is not None and merged.run(image) and not np.array_equal(image, expected)
+
+
+def require_merged(subjects: Sequence[Subject]) -> None:
+    """Require that the programs are merged and leave the same bytes as their operations one by one."""
+    for subject in subjects:
+        results = list(compare_regions(subject.file(subject.program), 1))
+        assert not any(differs for _, differs in results)
+        assert all(merged is not None for merged, _ in results)
+
+
+def compare_mutants(subjects: Sequence[Subject], seed: int, draws: int) -> int:
+    """Require that merged mutants leave the same bytes as their operations one by one; return how many were merged.
+
+    A mutant that the rules refuse is never merged.
+    """
+    rng, compared = np.random.default_rng(seed), 0
+    for number in range(draws):
+        subject = subjects[number % len(subjects)]
+        drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
+        if drawn is None:
+            continue
+        try:
+            results = list(compare_regions(subject.file(drawn[1]), number))
+        except (CompileError, ProgramError):
+            continue
+        assert not any(differs for _, differs in results), drawn[0]
+        compared += sum(merged is not None for merged, _ in results)
+    return compared

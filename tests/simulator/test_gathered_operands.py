@@ -13,14 +13,22 @@ from onnx import numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
-from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
 
 from simulator import DramRange, DramRangeKind
 from simulator.merging.gathered_maps import GatheredMap, Reading, boxes_of_map
 from simulator.merging.value_numbers import ARRAY_BITS
 from tests.simulator.machine_programs import load, make, store
-from tests.simulator.merging_cases import COLUMN_BYTES, OUT, ROW_BYTES, compare_regions, move, pool, run_both_ways
-from toolchain.errors import CompileError, ProgramError
+from tests.simulator.merging_cases import (
+    COLUMN_BYTES,
+    OUT,
+    ROW_BYTES,
+    compare_mutants,
+    compare_regions,
+    move,
+    pool,
+    require_merged,
+    run_both_ways,
+)
 from toolchain.machine import Convolution, Depthwise, MachineOp, Pool, Table
 
 # a sum in tiles, a map twice as large, and both side by side in one map; its halves are read again
@@ -53,22 +61,17 @@ def write_network(folder: Path) -> Path:
     return path
 
 
+pytestmark = pytest.mark.usefixtures("merge_always")
+
+
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
     path = write_network(tmp_path_factory.mktemp("gathered"))
     return [s for level in (0, 1) for s in subjects_of([path], list(MACHINES), level)]
 
 
-@pytest.fixture(autouse=True)
-def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["simulator.merging.merge_program"], "_MOST_SINGLES", 1.0)
-
-
 def test_gathered_operands_leave_the_same_bytes(subjects: list[Subject]):
-    for subject in subjects:
-        results = list(compare_regions(subject.file(subject.program), 1))
-        assert not any(differs for _, differs in results)
-        assert all(merged is not None for merged, _ in results)
+    require_merged(subjects)
 
 
 def test_tiles_of_a_layer_over_several_arrays_are_one_operation(subjects: list[Subject]):
@@ -83,19 +86,7 @@ def test_tiles_of_a_layer_over_several_arrays_are_one_operation(subjects: list[S
 
 
 def test_mutants_with_gathered_operands_leave_the_bytes_of_their_operations(subjects: list[Subject]):
-    rng, compared = np.random.default_rng(5), 0
-    for number in range(128):
-        subject = subjects[number % len(subjects)]
-        drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
-        if drawn is None:
-            continue
-        try:
-            results = list(compare_regions(subject.file(drawn[1]), number))
-        except (CompileError, ProgramError):
-            continue
-        assert not any(differs for _, differs in results), drawn[0]
-        compared += sum(merged is not None for merged, _ in results)
-    assert compared > 20
+    assert compare_mutants(subjects, 5, 128) > 20
 
 
 def look_up(source: int, target: int, table: int = TABLES) -> Table:

@@ -15,13 +15,11 @@ from onnx import numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
-from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
 
 from simulator import DramRange, DramRangeKind
 from tests.simulator.machine_programs import load, make, store
-from tests.simulator.merging_cases import OUT, compare_regions, run_both_ways
+from tests.simulator.merging_cases import OUT, compare_mutants, compare_regions, require_merged, run_both_ways
 from toolchain.api import BuildOptions, build
-from toolchain.errors import CompileError, ProgramError
 from toolchain.machine import Elementwise, ElementwiseKind, MachineOp, MatrixProduct, Table
 from toolchain.runtime import Session, random_feeds
 from toolchain.runtime.builtin_backends import Simulator
@@ -44,6 +42,9 @@ MACHINES = ("edge16", "ws8_pow2", "transformer64")
 KINDS_OF_TILES = (Elementwise, MatrixProduct, Table)
 
 
+pytestmark = pytest.mark.usefixtures("merge_always")
+
+
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
     proto, rng = onnx.parser.parse_model(NETWORK), np.random.default_rng(0)
@@ -53,16 +54,8 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
     return [s for level in (0, 1) for s in subjects_of([path], list(MACHINES), level)]
 
 
-@pytest.fixture(autouse=True)
-def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["simulator.merging.merge_program"], "_MOST_SINGLES", 1.0)
-
-
 def test_merged_tiles_leave_the_same_bytes(subjects: list[Subject]):
-    for subject in subjects:
-        results = list(compare_regions(subject.file(subject.program), 1))
-        assert not any(differs for _, differs in results)
-        assert all(merged is not None for merged, _ in results)
+    require_merged(subjects)
 
 
 def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
@@ -77,19 +70,7 @@ def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
 
 
 def test_mutants_leave_the_bytes_of_their_operations(subjects: list[Subject]):
-    rng, compared = np.random.default_rng(11), 0
-    for number in range(96):
-        subject = subjects[number % len(subjects)]
-        drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
-        if drawn is None:
-            continue
-        try:
-            results = list(compare_regions(subject.file(drawn[1]), number))
-        except (CompileError, ProgramError):
-            continue
-        assert not any(differs for _, differs in results), drawn[0]
-        compared += sum(merged is not None for merged, _ in results)
-    assert compared > 10
+    assert compare_mutants(subjects, 11, 96) > 10
 
 
 PARTS = [DramRange(DramRangeKind.INPUT, "x", 0, 256), DramRange(DramRangeKind.OUTPUT, "y", 256, 512)]

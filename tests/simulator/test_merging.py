@@ -11,15 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
-from program_mutations import KINDS, mutate  # type: ignore[import-not-found]
 
 from simulator import DramRange, DramRangeKind, merge_program
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
 from tests.cli.edit_programs import model
 from tests.simulator.machine_programs import load, small_chip, store
-from tests.simulator.merging_cases import compare_regions
+from tests.simulator.merging_cases import compare_mutants, compare_regions, require_merged
 from toolchain.api import BuildOptions, build
-from toolchain.errors import CompileError, ProgramError
 from toolchain.machine import Convolution, Depthwise, End, dispatch_program
 from toolchain.runtime import Session, random_feeds
 from toolchain.runtime.builtin_backends import Simulator
@@ -34,23 +32,17 @@ BODY = """h2 = Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(h, k)
 MACHINES = ("edge16", "ethos_u55_256", "ws8_pow2", "nvdla_small")
 
 
+pytestmark = pytest.mark.usefixtures("merge_always")
+
+
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
     path = model(tmp_path_factory.mktemp("merging"), "float[1,8,32,32]", BODY)
     return [s for level in (0, 2) for s in subjects_of([path], list(MACHINES), level)]
 
 
-@pytest.fixture(autouse=True)
-def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs be merged in which most operations stay single: these must be right too."""
-    monkeypatch.setattr(sys.modules["simulator.merging.merge_program"], "_MOST_SINGLES", 1.0)
-
-
 def test_merged_tiles_leave_the_same_bytes(subjects: list[Subject]):
-    for subject in subjects:
-        results = list(compare_regions(subject.file(subject.program), 1))
-        assert not any(differs for _, differs in results)
-        assert all(merged is not None for merged, _ in results)
+    require_merged(subjects)
 
 
 def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
@@ -64,20 +56,7 @@ def test_tiles_of_a_layer_are_one_operation(subjects: list[Subject]):
 
 
 def test_mutants_leave_the_bytes_of_their_operations(subjects: list[Subject]):
-    """Run both ways what passes the rules; a mutant that the rules refuse is never merged."""
-    rng, compared = np.random.default_rng(3), 0
-    for number in range(160):
-        subject = subjects[number % len(subjects)]
-        drawn = mutate(KINDS[number // len(subjects) % len(KINDS)], subject.program, rng)
-        if drawn is None:
-            continue
-        try:
-            results = list(compare_regions(subject.file(drawn[1]), number))
-        except (CompileError, ProgramError):
-            continue
-        assert not any(differs for _, differs in results), drawn[0]
-        compared += sum(merged is not None for merged, _ in results)
-    assert compared > 20
+    assert compare_mutants(subjects, 3, 160) > 20
 
 
 def test_a_session_gives_the_same_in_later_runs(subjects: list[Subject]):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from toolchain.ir.graph import Node, OnnxGraph, OnnxOp
 
 _AFFINE = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "Neg"})
@@ -118,8 +116,8 @@ def _is_arithmetic(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
     """Return whether a node computes each element by itself; such is a convolution by one constant a channel, from a Scaler."""
     if node.op.op_type != "Conv":
         return node.op.op_type in _ARITHMETIC
-    weights = graph.types[node.inputs[1]].shape
-    return node.inputs[1] in graph.constants and np.prod(weights) == weights[0] == node.op.attributes["group"]
+    weights = graph.types[node.inputs[1]]
+    return node.inputs[1] in graph.constants and weights.elements == weights.shape[0] == node.op.attributes["group"]
 
 
 def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
