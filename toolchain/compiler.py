@@ -306,7 +306,7 @@ def _region(
 
     def linked(number: int, samples: SampleGraph | None) -> CompiledRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
-        size, candidates = goal.planned_on(machine.chip), list[CompiledRegion]()
+        size, candidates = goal.limit_chip(machine.chip), list[CompiledRegion]()
         if region_tree is not None and region_tree.within:
             size = size.with_sram(region_tree.within)
         for chip in batch_variants(size, part.nodes) if region_tree is None else (size,):
@@ -345,7 +345,7 @@ def _region(
         return times == math.inf or time_region(machine, one).cycles <= times * time_region(machine, other).cycles
 
     if region_tree is not None:
-        return compile_level(resolve_level(region_tree, level, samples is not None, goal.planned_on(machine.chip).sram.size))
+        return compile_level(resolve_level(region_tree, level, samples is not None, goal.limit_chip(machine.chip).sram.size))
     if level < len(LEVELS) - 1:
         return compile_level(level)
     compiled_levels = [compile_level(level)]

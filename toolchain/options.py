@@ -171,7 +171,7 @@ class BuildOptions:
     @property
     def planned_for(self) -> Goal:
         """The goal, with what other options ask of plans."""
-        return replace(self.goal, alike=self.blocks_alike)
+        return replace(self.goal, shares_blocks=self.blocks_alike)
 
     @property
     def judged(self) -> str | None:

@@ -46,7 +46,7 @@ def test_areas_wait_for_all_that_have_a_byte_of_their_own(drawn: int) -> None:
         space, start, size = rng.choice((1, 2)), rng.randrange(4000), rng.choice((1, 16, 50, 700))
         made = areas.add(space, start, size)
         met = [a for a in left if a.space == space and a.start < start + size and start < a.end]
-        assert sorted(made.inherited()) == sorted(n for a in met for n in a.written)
+        assert sorted(made.take_inherited()) == sorted(n for a in met for n in a.written)
         left = [a for a in left if a.space != space or a.start < start or a.end > start + size]
         made.write(number)
         left.append(made)

@@ -54,7 +54,7 @@ def _dram_bytes(built: Built) -> int:
 
 def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> Built:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RegionPlanner, "cascaded", lambda self, plan: plan)
+        patch.setattr(RegionPlanner, "group_cascades", lambda self, plan: plan)
         return _built(model, machine, folder)
 
 

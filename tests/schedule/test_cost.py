@@ -18,7 +18,7 @@ def test_transfers_of_whole_bursts_are_charged_for_their_bytes_alone(name: str) 
     dram, model = chip.memories["dram"], CostModel(chip)
     size_bytes = 8 * dram.burst_bytes
     ((_, block),) = model.block(size_bytes, SRAM)
-    rows, view = Box("x", (0, 0), (8, dram.burst_bytes)), View.whole("x", TensorType((8, 3 * dram.burst_bytes), "int8"))
+    rows, view = Box("x", (0, 0), (8, dram.burst_bytes)), View.own_storage("x", TensorType((8, 3 * dram.burst_bytes), "int8"))
     ((_, load),) = model.load(rows, view, DRAM, SRAM)
     read, written = (int(size_bytes / rate) for rate in (dram.read_bytes_per_cycle, dram.write_bytes_per_cycle))
     assert dict(block.services)[0] == dict(load.services)[0] == read
@@ -31,7 +31,7 @@ def test_blocks_of_channels_are_charged_the_bursts_that_they_touch_in_the_mean(n
     """One behind the other in rows of bursts: of three quarters of one each, every other meets two."""
     chip = load_chip(name)
     dram, model = chip.memories["dram"], CostModel(chip)
-    view, rows = View.whole("x", TensorType((8, 15 * dram.burst_bytes), "int8")), 8
+    view, rows = View.own_storage("x", TensorType((8, 15 * dram.burst_bytes), "int8")), 8
     for block in (0, 1):
         size = quarters * dram.burst_bytes // 4
         box = Box("x", (0, block * size), (rows, size))

@@ -197,7 +197,7 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
     most = list[int]()
 
     def works(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
-        most.append(sum(p.works for p in plan.layers if isinstance(p, TiledLayer)))
+        most.append(sum(p.tile_count for p in plan.layers if isinstance(p, TiledLayer)))
         return assign_units(plan, model)
 
     monkeypatch.setattr(region_planner, "assign_units", works)

@@ -44,7 +44,7 @@ def _windows() -> onnx.ModelProto:
 )
 def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto], name: str, kib: int, tmp_path: Path) -> None:
     found: list[tuple[CandidateSeed, CascadeCandidate]] = []
-    drafted = CascadePlanner._able_draft
+    drafted = CascadePlanner._find_candidate
 
     def noted(self: CascadePlanner, asked: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
         draft = drafted(self, asked, start)
@@ -54,7 +54,7 @@ def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto
 
     onnx.save(model(), tmp_path / "model.onnx")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CascadePlanner, "_able_draft", noted)
+        patch.setattr(CascadePlanner, "_find_candidate", noted)
         build(tmp_path / "model.onnx", BuildOptions(with_sram(name, kib)))
     least = [(start.least_with_read, _least_bytes(draft)) for start, draft in found]
     assert all((said is None) == (needed is None) for said, needed in least)

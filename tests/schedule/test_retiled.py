@@ -28,7 +28,7 @@ def _built(path: Path) -> Build:
 def test_products_begin_before_all_of_a_softmax_is_over(attention: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = _built(attention)
     assert "IntegerSoftmax, 4 tiles" in print_schedule(found.schedule)
-    monkeypatch.setattr(RegionPlanner, "retiled", lambda _, plan: plan)
+    monkeypatch.setattr(RegionPlanner, "retile", lambda _, plan: plan)
     alone = _built(attention)
     assert "IntegerSoftmax, 1 tile," in print_schedule(alone.schedule)
     assert found.figures["cycles"] < 0.95 * alone.figures["cycles"]

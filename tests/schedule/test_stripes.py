@@ -106,7 +106,7 @@ def test_blocks_of_columns_make_what_they_need(
         alone = tuple(s for s in block if not isinstance(s, BufferReset))
         _check(parts, kept, Stripes((alone,), found.rows))
     assert spans == [(at, min(columns, last.width - at)) for at in range(0, last.width, columns)]
-    again = stripes.made_again(columns)
+    again = stripes.count_recomputed(columns)
     assert again[-1] == 1 and again == [sum(n for _, n in made) / p.width for p, made in zip(parts, _made(parts, blocks))]
 
 

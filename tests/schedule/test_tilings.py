@@ -106,7 +106,7 @@ def _some_tilings(draw: Any, layer: Layer) -> list[Tiling]:
 
 
 def _views(layer: Layer) -> dict[str, View]:
-    return {n: View.whole(n, t) for n, t in layer.types.items()}
+    return {n: View.own_storage(n, t) for n, t in layer.types.items()}
 
 
 @pytest.mark.slow
@@ -126,9 +126,9 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
         for tile in tiles:
             sizes.add(tile, resident)
         assert plan.rings == sizes.slots(depth, plan.units)
-        assert plan.works == len(tiles)
+        assert plan.tile_count == len(tiles)
         whole = PlanTimer(model, views, resident)
-        assert whole.works(layer, plan.rings, plan.units, [tiles]) == len(tiles)
+        assert whole.time_tiles(layer, plan.rings, plan.units, [tiles]) == len(tiles)
         # Steps that are passed over may leave other tiles in their rings: two loads for each turn of the innermost loop.
         turns = len(tiles) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
         assert plan.cycles == pytest.approx(whole.cycles, rel=0.005, abs=320 * turns)
@@ -225,7 +225,7 @@ def test_layers_of_many_tiles_take_few_visits() -> None:
     layer = _layer(op, {"x": shape, "w": (16, 1, 1, 16), "b": (16,)}, shape, load_machine("edge16").chip, constants)
     tilings, tiling = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2), Tiling(1, 1, 16, 16, False)
     plan = tilings.evaluate(tiling, {SRAM: 4096})
-    assert plan is not None and plan.works == 1_000_000
+    assert plan is not None and plan.tile_count == 1_000_000
     points = [v for v in sample_points(op.nest(layer, plan.tiling).axes) if not isinstance(v, int)]
     assert len(points) == 6
 

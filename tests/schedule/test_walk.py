@@ -55,7 +55,7 @@ def test_an_area_waits_for_what_had_its_bytes() -> None:
         area.used[1] = 10 + number
         area.group = number
     across = areas.add(Space.SRAM, 32, 64)
-    assert [across.touched_in(group) for group in (0, 1, 2)] == [True, True, False]
+    assert [across.is_touched_in(group) for group in (0, 1, 2)] == [True, True, False]
     assert sorted(across.before()) == [0, 1, 10, 11]
     across.write(20)
     assert across.before() == [20]
@@ -76,7 +76,7 @@ def test_boxes_of_one_tensor_are_compared() -> None:
 
 def test_boxes_of_a_tensor_under_two_shapes_are_compared_by_their_bytes() -> None:
     kinds = {"heads": TensorType((2, 4, 8), "int8"), "rows": TensorType((8, 8), "int8")}
-    views = {name: replace(View.whole(name, kind), root="heads") for name, kind in kinds.items()}
+    views = {name: replace(View.own_storage(name, kind), root="heads") for name, kind in kinds.items()}
     touched = DependenceTracker(views)
     for number in (0, 1):
         touched.make(Box("heads", (number, 0, 0), (1, 4, 8)), number, queue=0)

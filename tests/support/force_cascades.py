@@ -33,7 +33,7 @@ def force_cascade_plans(counts: Counter[str]) -> Iterator[None]:
     `counts`: counts of cascades and their layers, which the builds increase.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RegionPlanner, "cascaded", lambda planner, plan: _force_cascades(planner, plan, counts))
+        patch.setattr(RegionPlanner, "group_cascades", lambda planner, plan: _force_cascades(planner, plan, counts))
         patch.setattr(RegionTilings, "cycles", _dear(RegionTilings.cycles))
         patch.setattr(RegionPlanner, "_layer_by_layer", first_way)  # none beside the one in turns
         yield
@@ -77,7 +77,7 @@ def _in_columns() -> Iterator[None]:
     highest = GroupingSearch._highest
 
     def find_highest(cuts: GroupingSearch, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
-        possible = cuts._cascades.columns(step.first, step.end, step.own)
+        possible = cuts._cascades.columns(step.first, step.end, step.resident_touched)
         return highest(cuts, step, sweep, most, stay) if sweep.columns or not possible else []
 
     with pytest.MonkeyPatch.context() as patch:

@@ -175,7 +175,7 @@ def _place_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placemen
 
 def _get_stored_bytes(root: str, graph: Graph, plan: PlannedRegion) -> int:
     kind = graph.types[root]
-    return plan.views[root].stored_bytes(kind.shape) if root in plan.views else kind.size_bytes
+    return plan.views[root].count_stored_bytes(kind.shape) if root in plan.views else kind.size_bytes
 
 
 def _encode(ops: Sequence[MachineOp], machine: Machine) -> bytes:

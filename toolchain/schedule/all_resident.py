@@ -57,7 +57,7 @@ def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
         size = round_up(int(order.fewest_bytes * more), align)
         size = min(size, order.size)
         planner = AllResidentPlanner(replace(order.planning, chip=order.chip.with_sram(size)))
-        plan = planner.whole()
+        plan = planner.plan_tiles()
         if plan is not None or size == order.size:
             return plan
     return None
@@ -68,8 +68,8 @@ class AllResidentPlanner(LayerByLayer):
 
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
-        self.kept = frozenset(self.storages) - self.port_roots
-        inside = {n for n, v in self.views.items() if v.root in self.kept}
+        self.resident_roots = frozenset(self.storages) - self.port_roots
+        inside = {n for n, v in self.views.items() if v.root in self.resident_roots}
         self.staging = [
             smallest_tile(la, inside).sizes.get(Space.SRAM, 0) if isinstance(la.node.op, TiledOp) else 0 for la in self.layers
         ]
@@ -77,13 +77,13 @@ class AllResidentPlanner(LayerByLayer):
     @property
     def fewest_bytes(self) -> int:
         """The most over all steps of what is live and what the layer needs beside it."""
-        live = (needed_bytes + used for needed_bytes, used in zip(self.staging, self._live_bytes(self.kept)))
+        live = (needed_bytes + used for needed_bytes, used in zip(self.staging, self._live_bytes(self.resident_roots)))
         return max(live, default=0)
 
-    def whole(self) -> PlannedRegion | None:
+    def plan_tiles(self) -> PlannedRegion | None:
         """The faster of the plans by both ways of comparing tiles; None where something has no place."""
-        tiled = (self.tile(self.kept, 1.0, by) for by in (ALONE, AMID))
-        plans = (self.place(planned, self.kept) for planned in tiled if planned is not None)
+        tiled = (self.tile(self.resident_roots, 1.0, by) for by in (ALONE, AMID))
+        plans = (self.place(planned, self.resident_roots) for planned in tiled if planned is not None)
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
     def search_order(self) -> list[Node] | None:
@@ -111,9 +111,9 @@ class AllResidentPlanner(LayerByLayer):
 
     def _sizes(self, outputs: Collection[str]) -> dict[str, int]:
         """The bytes of each output, without the parts of it that other layers write; 0 for ports."""
-        sizes = {n: self.graph.types[n].size_bytes if self.views[n].root in self.kept else 0 for n in outputs}
+        sizes = {n: self.graph.types[n].size_bytes if self.views[n].root in self.resident_roots else 0 for n in outputs}
         for name in outputs:
-            if name == self.views[name].root and name in self.kept:
+            if name == self.views[name].root and name in self.resident_roots:
                 parts = sum(sizes[n] for n in outputs if n != name and self.views[n].root == name)
                 sizes[name] = max(0, self.storages[name].size_bytes - parts)
         return sizes

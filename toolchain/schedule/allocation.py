@@ -27,16 +27,16 @@ class ResidentRoot:
 class Allocation:
     """The buffers of a plan, to be placed in the memories of a chip.
 
-    `together`: for each layer of a cascade, all its layers; what one needs lives as long as they run. `apart`: the next layer may
-    run beside this one. `early`: loads go ahead of the layer before. `in_place`: resident roots that may take the place of
-    others, where not all have one of their own.
+    `together`: for each layer of a cascade, all its layers; what one needs lives as long as they run. `overlaps_next`: the next
+    layer may run beside this one. `early`: loads go ahead of the layer before. `in_place`: resident roots that may take the
+    place of others, where not all have one of their own.
     """
 
     chip: Chip
     planned: Sequence[PlannedLayer]
-    held: Sequence[ResidentRoot]
+    resident_roots: Sequence[ResidentRoot]
     together: Mapping[int, range]
-    apart: bool
+    overlaps_next: bool
     early: bool
     in_place: Mapping[str, str]
 
@@ -54,7 +54,7 @@ class Allocation:
             placements[space] = placement
         return placements
 
-    def taken_bytes(self, space: int) -> list[int]:
+    def count_used_bytes(self, space: int) -> list[int]:
         """The bytes of a memory that are in use while each layer runs."""
         align, used_bytes = self.chip.spaces[space].memory.alignment_bytes, [0] * len(self.planned)
         buffers = {b.name: b for b in self.buffers(space)}
@@ -68,7 +68,7 @@ class Allocation:
 
     def _in(self, space: int, searched: bool) -> Placement | None:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
-        outliving = [(1, 1)] if self.apart else []
+        outliving = [(1, 1)] if self.overlaps_next else []
         outlive = (*outliving, (1, 0), (0, 0)) if self.early else (*outliving, (0, 0))
         prefetches = any(planned.fetches for planned in self.planned)
         nodes = _PLACING_NODES if searched else 0
@@ -94,7 +94,7 @@ class Allocation:
                 align,
                 in_place_of=self.in_place.get(h.storage.name) if in_place else None,
             )
-            for h in (self.held if space == Space.SRAM else ())
+            for h in (self.resident_roots if space == Space.SRAM else ())
         ]
         slots = [
             Buffer(slot_name(step, ring.key, i), _since(start, ring, early), end + late, size, align)

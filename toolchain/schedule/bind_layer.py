@@ -38,14 +38,14 @@ class Faults:
         """Add a fault of a layer."""
         self.add(line, f"layer {quote_name(layer.node.name)}: {fault}")
 
-    def told(self) -> list[str]:
+    def list_sentences(self) -> list[str]:
         """The faults as sentences, in the order of the file."""
         return [f"{self._place(line)}: {fault}" for line, fault in sorted(self._faults, key=lambda f: f[0])]
 
     def end(self) -> None:
         """Raises CompileError where there are some."""
         if self._faults:
-            raise CompileError("\n".join(self.told()))
+            raise CompileError("\n".join(self.list_sentences()))
 
     def _place(self, line: int) -> str:
         return f"{self._tree.file}:{line}" if self._tree.file and line else f"region {self._tree.region} of the schedule"
@@ -61,10 +61,10 @@ class LayerDirective:
     units: tuple[Unit, ...]
 
 
-def bind_layer(layer: Layer, stmt: LayerTree, in_turns: bool, faults: Faults) -> LayerDirective | None:
+def bind_layer(layer: Layer, stmt: LayerTree, in_cascade: bool, faults: Faults) -> LayerDirective | None:
     """The directive of one layer; None of a data-movement operator, or where its loops, units or modes are wrong.
 
-    `in_turns`: the layer is in a cascade, whose stripes limit its tiles, so that its units are checked there.
+    `in_cascade`: the layer is in a cascade, whose stripes limit its tiles, so that its units are checked there.
     """
     call = stmt.call
     if not isinstance(layer.node.op, TiledOp):
@@ -84,7 +84,7 @@ def bind_layer(layer: Layer, stmt: LayerTree, in_turns: bool, faults: Faults) ->
     if flow is None or mode is None:
         return None
     directive = LayerDirective(layer, stmt, order.tiling(stmt.steps, flow, mode), units)
-    nest = layer.tiled.nest(layer, directive.tiling, _one_row(layer) if in_turns else None)
+    nest = layer.tiled.nest(layer, directive.tiling, _one_row(layer) if in_cascade else None)
     capable = require_capable_units(directive, units, nest.distinct, faults)
     return replace(directive, units=capable) if capable else None
 

@@ -39,9 +39,9 @@ def bind_prefetches(
         return ()
     cuts: list[tuple[Prefetch, int]] = []
     for fetch in fetches:
-        place = _behind(fetch.buffer.behind, index, bound, facts)
+        place = _find_layer_before(fetch.buffer.after_layer, index, bound, facts)
         if isinstance(place, str):
-            line = f"fetch {fetch.buffer.constants} behind {quote_name(fetch.buffer.behind)}"
+            line = f"fetch {fetch.buffer.constants} behind {quote_name(fetch.buffer.after_layer)}"
             faults.of(directive.layer, fetch.line, f"{line}: {place}")
             return None
         cuts.append((fetch.buffer, place))
@@ -54,7 +54,7 @@ def bind_prefetches(
     return split_constants(constants, cuts, dram_alignment(facts.chip))
 
 
-def _behind(name: str, of: int, bound: BoundTree, facts: RegionFacts) -> int | str:
+def _find_layer_before(name: str, of: int, bound: BoundTree, facts: RegionFacts) -> int | str:
     """The place of that layer, or why nothing is fetched behind its loads."""
     named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
     at = named.get(name)
@@ -107,8 +107,8 @@ def _plan_directed(
     nest = layer.tiled.nest(layer, directive.tiling)
     visited = list(sample_tiles(nest, turn(every)))
     sizes = Sizes(layer, every)
-    for works in visited:
-        for tile in works if not isinstance(works, int) else ():
+    for tiles in visited:
+        for tile in tiles if not isinstance(tiles, int) else ():
             sizes.add(tile, resident)
     fetches = bind_prefetches(index, directive, bound, facts, faults)
     no_rings = fetches is not None and fetches_all(directive, fetches)
@@ -221,7 +221,7 @@ class FixedLayers:
         for directive, cascade in zip(self.bound.cascades, self.plan_cascades(self.inside)):
             partial_views = {v.root: v for v in cascade.views.values()}
             types = self._facts.layers[directive.layers.start].types
-            rows = sum(round_up(view.stored_bytes(types[root].shape), align) for root, view in partial_views.items())
+            rows = sum(round_up(view.count_stored_bytes(types[root].shape), align) for root, view in partial_views.items())
             slots = sum(tiled.staging_bytes.get(sram, 0) for tiled in cascade.layers)
             least |= dict.fromkeys(directive.layers, rows + slots)
         return least
@@ -242,23 +242,23 @@ class FixedLayers:
             chosen[index] = TileChoice(directive.tiling, directive.units)
         if faults:
             return None
-        draft = self._cascades.given(cascade.layers, cascade.loop.step, cascade.rows, resident, chosen, cascade.sweep)
+        draft = self._cascades.make_candidate(cascade.layers, cascade.loop.step, cascade.rows, resident, chosen, cascade.sweep)
         visited = list(flatten_tiles(draft.visited))
         slots: dict[int, tuple[Ring, ...]] = {}
         for index in cascade.layers:
             directive, units = self.bound.directives[index], chosen[index].units
-            tiles = [work for layer, all_tiles in visited if layer == index for work in all_tiles]
+            tiles = [tile for layer, all_tiles in visited if layer == index for tile in all_tiles]
             defaults = draft.blocks[index].slots(BufferCounts(self._facts.depth, self._facts.depth), True)
             all_tiles = _tiles_of(index, draft.stripes.steps, directive)
             rings = bind_rings(directive, defaults, all_tiles, draft.inside, faults, units)
             if require_capable_units(directive, units, lambda tiles=tiles: tiles, faults) and rings is not None:
                 slots[index] = rings
-        return self._cascades.planned(draft, slots) if len(slots) == len(cascade.layers) else None
+        return self._cascades.time_candidate(draft, slots) if len(slots) == len(cascade.layers) else None
 
     def _require_rows(self, cascade: CascadeDirective, faults: Faults) -> None:
         """Check that as many rows of each tensor are kept as stripes need."""
         layers, height, lines = cascade.layers, cascade.loop.step, self.bound.lines
-        partial = set(self._cascades.kept(layers.start, layers.stop, ()).values())
+        partial = set(self._cascades.map_inner_roots(layers.start, layers.stop, ()).values())
         for root in sorted(cascade.rows.keys() - partial):
             faults.add(
                 lines[root],

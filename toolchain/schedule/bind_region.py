@@ -29,7 +29,7 @@ from toolchain.schedule.nodes import (
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.parser import read_schedule
 from toolchain.schedule.plan import Storage
-from toolchain.schedule.stripes import WHOLE, Sweep, can_be_cut
+from toolchain.schedule.stripes import UNCUT, Sweep, can_be_cut
 from toolchain.schedule.text import quote_name
 from toolchain.schedule.views import View, can_inline, is_inline
 
@@ -48,7 +48,7 @@ def read_schedules(file: str | None, entries: Sequence[str]) -> dict[str, tuple[
             faults.add(
                 tree.line, f"entry {quote_name(tree.entry)}: there is none{suggestion(tree.entry, entries)}; entries are {names}"
             )
-        faulty += faults.told()
+        faulty += faults.list_sentences()
         trees[tree.entry] = (*trees.get(tree.entry, ()), tree)
     if faulty:
         raise CompileError("\n".join(faulty))
@@ -66,7 +66,7 @@ def split_regions(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dic
                 tree.line,
                 f"region {tree.region}: there is none; " + (f"regions are {numbers}" if numbers else "nothing runs on the chip"),
             )
-            faulty += faults.told()
+            faulty += faults.list_sentences()
     if faulty:
         raise CompileError("\n".join(faulty))
     return {tree.region: tree for tree in schedule}
@@ -153,15 +153,15 @@ class CascadeDirective:
     loop: Loop
     layers: range
     rows: Mapping[str, int]
-    sweep: Sweep = WHOLE
+    sweep: Sweep = UNCUT
 
 
 @dataclass(frozen=True)
 class BoundTree:
     """A schedule, resolved against its region.
 
-    `layers`: statements by index of the layer. `directives`: their loops, tilings and units. `whole`: every layer is named.
-    `resident`, `spilled`: roots that must lie in SRAM and in DRAM.
+    `layers`: statements by index of the layer. `directives`: their loops, tilings and units. `names_all_layers`: every layer is
+    named. `resident`, `spilled`: roots that must lie in SRAM and in DRAM.
     """
 
     tree: RegionTree
@@ -170,7 +170,7 @@ class BoundTree:
     cascades: tuple[CascadeDirective, ...]
     resident: frozenset[str]
     spilled: frozenset[str]
-    whole: bool
+    names_all_layers: bool
     lines: Mapping[str, int] = field(default_factory=dict[str, int])  # where the roots stand
 
     def alone(self, index: int) -> bool:
@@ -194,7 +194,7 @@ def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
     complete = len(layers) == len(facts.layers)
     resident, spilled, rows, lines = _roots(tree.tensors, facts, faults)
     cascades = [
-        t for part, members in groups if (t := _turns(part.loops, members, rows, lines, layers, facts, faults)) is not None
+        t for part, members in groups if (t := _bind_cascade(part.loops, members, rows, lines, layers, facts, faults)) is not None
     ]
     for root, alloc in rows.items():
         if faults or any(root in t.rows for t in cascades):
@@ -295,7 +295,7 @@ def _broken_tensor(alloc: TensorAlloc, facts: RegionFacts) -> str | None:
     return None
 
 
-def _turns(
+def _bind_cascade(
     loops: Sequence[Loop],
     members: Sequence[int],
     rows: Mapping[str, TensorAlloc],

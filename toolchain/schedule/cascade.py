@@ -27,7 +27,7 @@ from toolchain.schedule.plan_cost import count_cascade_bytes
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import count_tiles, flatten_tiles, sample_kinds
 from toolchain.schedule.stripes import (
-    WHOLE,
+    UNCUT,
     BufferReset,
     BufferShift,
     CascadeLayer,
@@ -87,15 +87,15 @@ class CascadePlanner:
         """True where the rows of the layer can be computed in stripes."""
         return can_be_cut(self._layers[index])
 
-    def kept(self, first: int, end: int, resident: Collection[str]) -> Mapping[str, str]:
+    def map_inner_roots(self, first: int, end: int, resident: Collection[str]) -> Mapping[str, str]:
         """Tensors between these layers that nothing else touches, and their roots; of resident roots none."""
         key = first, end
         if key not in self._between:
-            self._between[key] = self._found_between(first, end)
+            self._between[key] = self._find_between(first, end)
         between = self._between[key]
         return {name: root for name, root in between.items() if root not in resident} if resident else between
 
-    def _found_between(self, first: int, end: int) -> dict[str, str]:
+    def _find_between(self, first: int, end: int) -> dict[str, str]:
         between: dict[str, str] = {}
         for layer in self._layers[first:end]:
             for name in (*layer.activations, *layer.node.outputs):
@@ -140,7 +140,7 @@ class CascadePlanner:
 
     def blocks(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
         """Channels of blocks in which all these layers can be made one behind the other, the largest first."""
-        partial = self.kept(first, end, resident)
+        partial = self.map_inner_roots(first, end, resident)
         channels = {self._layers[i].output.shape[3] for i in range(first, end)}
         possible = len(channels) == 1 and self._alone(partial)
         if not possible or not all(self._tilings.in_blocks(i, partial) for i in range(first, end)):
@@ -150,7 +150,7 @@ class CascadePlanner:
     def columns(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
         """The widths of column blocks of the last output in which these layers can run block by block, the widest first. Each
         is about twice the next one."""
-        partial = self.kept(first, end, resident)
+        partial = self.map_inner_roots(first, end, resident)
         if not self._alone(partial) or not self._stripes_of(first, end).in_columns(set(partial.values())):
             return ()
         return tuple(halvings(self._layers[end - 1].output.shape[2])[1::2])
@@ -159,10 +159,10 @@ class CascadePlanner:
         """The number of blocks of so many columns in the output of the layer in front of `end`."""
         return -(-self._layers[end - 1].output.shape[2] // columns)
 
-    def made_again(self, first: int, end: int, columns: int) -> list[float]:
+    def count_recomputed(self, first: int, end: int, columns: int) -> list[float]:
         """The mean number of times that each of these layers computes a column, in blocks of so many columns of the last
         one's."""
-        return self._stripes_of(first, end).made_again(columns)
+        return self._stripes_of(first, end).count_recomputed(columns)
 
     def _alone(self, partial: Mapping[str, str]) -> bool:
         """True where each of these tensors has its root for itself."""
@@ -178,7 +178,7 @@ class CascadePlanner:
     def _between_kinds(self, first: int, end: int, resident: frozenset[str]) -> frozenset[str]:
         """Roots that units of one kind make and those of another read: both work at once where there is room ahead."""
         kinds: dict[str, set[str]] = {}
-        partial = self.kept(first, end, resident)
+        partial = self.map_inner_roots(first, end, resident)
         for index in range(first, end):
             layer = self._layers[index]
             for name in (*layer.activations, *layer.node.outputs):
@@ -192,20 +192,20 @@ class CascadePlanner:
         end: int,
         height: int,
         resident: frozenset[str],
-        ahead: frozenset[str] = frozenset(),
-        sweep: Sweep = WHOLE,
+        double_buffered: frozenset[str] = frozenset(),
+        sweep: Sweep = UNCUT,
     ) -> int:
         """The bytes of the rows that are kept; more than the SRAM has where a layer needs all of another's output."""
-        key = CandidateKey(first, end, height, resident, ahead, sweep)
+        key = CandidateKey(first, end, height, resident, double_buffered, sweep)
         if key not in self._rings:
             stripes = self._stripes_of(first, end)
-            rows = stripes.rows(height, ahead, self.kept(first, end, resident).values())
+            rows = stripes.rows(height, double_buffered, self.map_inner_roots(first, end, resident).values())
             size_bytes = None if rows is None else self._rings_bytes(rows, first, sweep, stripes.widths(sweep, rows))
             self._rings[key] = self._chip.sram.size + 1 if size_bytes is None else size_bytes
         return self._rings[key]
 
     def plan(
-        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE, stay: bool = False
+        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT, stay: bool = False
     ) -> PlannedCascade | None:
         """The cascade with the most slots that fit; None where none does.
 
@@ -213,30 +213,30 @@ class CascadePlanner:
         inputs from DRAM are loaded once for all blocks of channels.
         """
         between = self._between_kinds(first, end, resident)
-        for ahead in dict.fromkeys((between, frozenset[str]())):
-            cascade = self._plan(CandidateKey(first, end, height, resident, ahead, sweep), room, stay)
+        for double_buffered in dict.fromkeys((between, frozenset[str]())):
+            cascade = self._plan(CandidateKey(first, end, height, resident, double_buffered, sweep), room, stay)
             if cascade is not None:
                 return cascade
         return None
 
-    def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = WHOLE) -> bool:
+    def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT) -> bool:
         """False where not even one call of each layer fits."""
-        return self._begun(CandidateKey(first, end, height, resident, frozenset(), sweep), room) is not None
+        return self._find_seed(CandidateKey(first, end, height, resident, frozenset(), sweep), room) is not None
 
-    def _begun(self, key: CandidateKey, room: Room) -> CandidateSeed | None:
+    def _find_seed(self, key: CandidateKey, room: Room) -> CandidateSeed | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
         if key not in self._started:
-            self._started[key] = self._start(key)
+            self._started[key] = self._make_seed(key)
         start = self._started[key]
         return None if start is None or start.least_bytes > room[Space.SRAM] else start
 
     def _plan(self, key: CandidateKey, room: Room, stay: bool) -> PlannedCascade | None:
-        start = self._begun(key, room)
+        start = self._find_seed(key, room)
         if start is None or (stay and (start.least_with_read is None or start.least_with_read > room[Space.SRAM])):
             return None
         if key not in self._drafts:
-            self._drafts[key] = self._able_draft(key, start)
+            self._drafts[key] = self._find_candidate(key, start)
         draft = self._drafts[key]
         if draft is None:
             return None
@@ -246,25 +246,27 @@ class CascadePlanner:
                 ring_bytes = staging_bytes(chain.from_iterable(slots.values()), self._chip)
                 if fits({**ring_bytes, int(Space.SRAM): ring_bytes.get(Space.SRAM, 0) + draft.rings_bytes}, room):
                     if (depth, streamed) not in draft.planned:
-                        draft.planned[depth, streamed] = self.planned(draft, slots)
+                        draft.planned[depth, streamed] = self.time_candidate(draft, slots)
                     return draft.planned[depth, streamed]
         return None
 
-    def _able_draft(self, key: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
+    def _find_candidate(self, key: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
         """The candidate with those units of each layer that can run its tiles in all stripes; None where a layer has none."""
-        stripes = self._stripes_of(key.first, key.end).of(key.height, key.ahead, key.sweep, start.kept.values())
+        stripes = self._stripes_of(key.first, key.end).of(key.height, key.double_buffered, key.sweep, start.inner_roots.values())
         assert stripes is not None
-        chosen, visited = dict(start.chosen), self._visited(stripes, start.chosen)
+        chosen, visited = dict(start.chosen), self._sample_stripes(stripes, start.chosen)
         several = {index for index, one in chosen.items() if len(one.units) > 1}
         for index, tiles in flatten_tiles(visited) if several else ():
             if index in several:
-                capable = self._model.able(self._layers[index], [tiles])
+                capable = self._model.list_capable_units(self._layers[index], [tiles])
                 chosen[index] = chosen[index]._replace(units=tuple(u for u in chosen[index].units if u in capable))
         if not all(one.units for one in chosen.values()):
             return None
-        return self._drafted(range(key.first, key.end), key.height, stripes, start.kept, key.resident, chosen, visited)
+        return self._build_candidate(
+            range(key.first, key.end), key.height, stripes, start.inner_roots, key.resident, chosen, visited
+        )
 
-    def planned(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Ring, ...]]) -> PlannedCascade:
+    def time_candidate(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Ring, ...]]) -> PlannedCascade:
         """The candidate with the rings of each layer, timed."""
         walk = PlanTimer(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: LayerPipeline.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
@@ -292,9 +294,9 @@ class CascadePlanner:
         loops = ((COLUMNS, columns, width), (CHANNELS, channels, depth), (ROWS, draft.height, height))
         return tuple(Loop(axis, step, size=size) for axis, step, size in loops if step)
 
-    def _start(self, key: CandidateKey) -> CandidateSeed | None:
+    def _make_seed(self, key: CandidateKey) -> CandidateSeed | None:
         first, end, height, resident, _, sweep = key
-        partial = self.kept(first, end, resident)
+        partial = self.map_inner_roots(first, end, resident)
         stripes = self._stripes_of(first, end)
         calls = stripes.middle(height, sweep)
         chosen: dict[int, TileChoice] = {}
@@ -318,7 +320,7 @@ class CascadePlanner:
             read += [] if outside is None else [outside]
         return CandidateSeed(partial, chosen, least, kept_bytes + sum(read) if read else None)
 
-    def _drafted(
+    def _build_candidate(
         self,
         layers: range,
         height: int,
@@ -330,7 +332,7 @@ class CascadePlanner:
     ) -> CascadeCandidate:
         types = self._layers[layers.start].types
         views = {
-            n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.sweep.channels, stripes.widths.get(root, 0))
+            n: self._views[n].with_rows(stripes.rows[root], types[n].shape, stripes.sweep.channels, stripes.widths.get(root, 0))
             for n, root in partial.items()
         }
         inside = {n for n, v in self._views.items() if v.root in resident}.union(partial)
@@ -342,8 +344,8 @@ class CascadePlanner:
             elif not isinstance(step, BufferShift):
                 for tile in step[1]:
                     blocks[step[0]].add(tile, inside, channel)
-        for index, works in self._first_block(stripes, chosen):
-            for tile in works:
+        for index, tiles in self._first_block(stripes, chosen):
+            for tile in tiles:
                 blocks[index].add_read(tile, inside)
         rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.sweep, stripes.widths)
         return CascadeCandidate(layers, height, stripes, views, rings_bytes, chosen, visited, blocks, inside)
@@ -352,39 +354,41 @@ class CascadePlanner:
         """The fewest rows of these roots that stripes of that height need; None where a layer needs all of another's output."""
         return self._stripes_of(layers.start, layers.stop).rows(height, roots=roots)
 
-    def given(
+    def make_candidate(
         self,
         layers: range,
         height: int,
         rows: Mapping[str, int],
         resident: Collection[str],
         chosen: Mapping[int, TileChoice],
-        sweep: Sweep = WHOLE,
+        sweep: Sweep = UNCUT,
     ) -> CascadeCandidate:
         """The candidate that a schedule names.
 
         `height`: rows of the last output in a stripe. `rows`: that are kept of each root between the layers, no fewer than
         `least_rows`. `resident`: roots that lie in SRAM whole.
         """
-        partial = self._kept_of(layers, rows)
-        stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, sweep)
-        return self._drafted(layers, height, stripes, partial, resident, chosen, self._visited(stripes, chosen))
+        partial = self._select_between(layers, rows)
+        stripes = self._stripes_of(layers.start, layers.stop).fix_rows(height, rows, sweep)
+        return self._build_candidate(layers, height, stripes, partial, resident, chosen, self._sample_stripes(stripes, chosen))
 
-    def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
-        return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}
+    def _select_between(self, layers: range, roots: Collection[str]) -> dict[str, str]:
+        return {n: r for n, r in self.map_inner_roots(layers.start, layers.stop, ()).items() if r in roots}
 
     def _stripes_of(self, first: int, end: int) -> StripeShapes:
         """The stripe shapes of these layers, with rows kept of every root that allows it."""
         if (first, end) not in self._stripes:
-            self._stripes[first, end] = StripeShapes([self._part(i) for i in range(first, end)], self.kept(first, end, ()))
+            self._stripes[first, end] = StripeShapes(
+                [self._part(i) for i in range(first, end)], self.map_inner_roots(first, end, ())
+            )
         return self._stripes[first, end]
 
     def _part(self, index: int) -> CascadeLayer:
         if index not in self._parts:
-            self._parts[index] = self._made_part(index)
+            self._parts[index] = self._make_part(index)
         return self._parts[index]
 
-    def _made_part(self, index: int) -> CascadeLayer:
+    def _make_part(self, index: int) -> CascadeLayer:
         layer = self._layers[index]
         windows = layer.tiled.windows(layer, 1)
         assert windows is not None
@@ -397,7 +401,7 @@ class CascadePlanner:
             key = root, count, sweep.channels, widths.get(root, 0)
             if key not in self._row_bytes:
                 view = replace(self._views[root], rows=count, channels=sweep.channels, columns=key[-1])
-                self._row_bytes[key] = round_up(view.stored_bytes(types[root].shape), self._chip.sram.alignment_bytes)
+                self._row_bytes[key] = round_up(view.count_stored_bytes(types[root].shape), self._chip.sram.alignment_bytes)
             total += self._row_bytes[key]
         return total
 
@@ -413,7 +417,7 @@ class CascadePlanner:
         if stripes.sweep.channels:
             yield from (self._of_call(call, chosen) for call in calls if call.extent.channels[0] == 0)
 
-    def _visited(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> VisitedStripes:
+    def _sample_stripes(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> VisitedStripes:
         """The works of the stripes that stand for all: of blocks of columns alike, and of stripes alike in each."""
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
         begins = [at for at, steps in enumerate(stripes.steps) if at == 0 or isinstance(steps[0], BufferReset)]

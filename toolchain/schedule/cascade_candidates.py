@@ -16,7 +16,7 @@ from toolchain.ops.kit.tile import Box, Extent, TileTask, Tiling, spans
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.nodes import ALL, Ring
 from toolchain.schedule.plan import PlannedCascade, VisitedStripes
-from toolchain.schedule.stripes import WHOLE, LayerCall, Span, Stripes, Sweep
+from toolchain.schedule.stripes import UNCUT, LayerCall, Span, Stripes, Sweep
 from toolchain.schedule.tile_buffers import Sizes
 from toolchain.schedule.tilings import Candidate, layer_units
 from toolchain.schedule.unit_choice import chain_of, emit_at_zero, units_for
@@ -161,18 +161,18 @@ class StripeTilings:
             return None
         units = units_for(emit_at_zero(tiles[0], layer), layer.chip)
         if len(units) > 1:
-            units = self._model.able(layer, [tiles])
+            units = self._model.list_capable_units(layer, [tiles])
         block_bytes = max((b.size_bytes for w in tiles for b in w.blocks), default=0)
-        return _Cut(TileChoice(tiling, units), self._shared_cycles(layer, tiles, units) if units else 0, block_bytes)
+        return _Cut(TileChoice(tiling, units), self._count_shared_cycles(layer, tiles, units) if units else 0, block_bytes)
 
-    def _shared_cycles(self, layer: Layer, tiles: Sequence[TileTask], units: Sequence[Unit]) -> int:
+    def _count_shared_cycles(self, layer: Layer, tiles: Sequence[TileTask], units: Sequence[Unit]) -> int:
         """The cycles of the tiles alone, each chain on the unit that ends it first."""
         if len(units) == 1:
-            return sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in tiles)
+            return sum(self._model.runs(layer, w)[units[0]].unit_cost.alone_cycles for w in tiles)
         busy = dict.fromkeys(units, 0)
         rest = iter(tiles)
         while tiles_of_chain := chain_of(rest):
-            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].wanted.alone_cycles for w in tiles_of_chain) for u in units}
+            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].unit_cost.alone_cycles for w in tiles_of_chain) for u in units}
             unit = min(ends, key=ends.__getitem__)
             busy[unit] = ends[unit]
         return max(busy.values())
@@ -208,14 +208,14 @@ class TileChoice(NamedTuple):
 
 
 class CandidateKey(NamedTuple):
-    """The key of a candidate: the arguments of `CascadePlanner.plan` that decide it. `ahead`: roots that have room for one
-    more stripe."""
+    """The key of a candidate: the arguments of `CascadePlanner.plan` that decide it. `double_buffered`: roots that have room for
+    one more stripe."""
 
     first: int
     end: int
     height: int
     resident: frozenset[str]
-    ahead: frozenset[str]
+    double_buffered: frozenset[str]
     sweep: Sweep
 
 
@@ -226,19 +226,19 @@ class CandidateSeed(NamedTuple):
     blocks of channels; None where nothing is read or there are no blocks.
     """
 
-    kept: Mapping[str, str]
+    inner_roots: Mapping[str, str]
     chosen: Mapping[int, TileChoice]
     least_bytes: int
     least_with_read: int | None
 
 
 class BufferCounts(NamedTuple):
-    """Slots of rings of what is read and of what is stored. `apart`: as many for each of the units. `stay`: what is read is
+    """Slots of rings of what is read and of what is stored. `each_unit`: as many for each of the units. `stay`: what is read is
     brought once for all blocks of channels, each thing to a slot of its own."""
 
     reads: int
     stores: int
-    apart: bool = False
+    each_unit: bool = False
     stay: bool = False
 
 
@@ -265,9 +265,9 @@ class ConstantBuffers:
     @property
     def total_bytes(self) -> int:
         """The bytes of all constants at once."""
-        return sum(sum(self._kept(role)) for role in self.blocks)
+        return sum(sum(self._list_resident_slots(role)) for role in self.blocks)
 
-    def _kept(self, role: str) -> tuple[int, ...]:
+    def _list_resident_slots(self, role: str) -> tuple[int, ...]:
         """Slots in which what passes through a ring stays: each thing of a block of channels in one of its own."""
         return self._own_slots(list(self.blocks[role].values()))
 
@@ -279,14 +279,14 @@ class ConstantBuffers:
 
     def slots(self, depth: BufferCounts, stay: bool) -> tuple[Ring, ...]:
         """The layer's rings. `stay`: constants are loaded once, each to a slot of its own."""
-        reads, stores = (self.sizes.slots(d, self._units, depth.apart) for d in (depth.reads, depth.stores))
+        reads, stores = (self.sizes.slots(d, self._units, depth.each_unit) for d in (depth.reads, depth.stores))
         slots = (store if store.key == "w" else read for read, store in zip(reads, stores))
-        sizes = {key: self._kept(key) for key in self.blocks} if stay else {}
+        sizes = {key: self._list_resident_slots(key) for key in self.blocks} if stay else {}
         if depth.stay:
             sizes |= {key: self._own_slots([items]) for key, items in self.read.items()}
-        return tuple(self._sized(ring, sizes[ring.key]) if ring.key in sizes else ring for ring in slots)
+        return tuple(self._resize_ring(ring, sizes[ring.key]) if ring.key in sizes else ring for ring in slots)
 
-    def _sized(self, ring: Ring, sizes: tuple[int, ...]) -> Ring:
+    def _resize_ring(self, ring: Ring, sizes: tuple[int, ...]) -> Ring:
         """The ring with these slots: `ALL` where each item has one of its own."""
         items = sum(map(len, self.blocks.get(ring.key, {}).values()))
         each = len(set(sizes)) > 1 or 1 < len(sizes) == items
@@ -328,7 +328,7 @@ class CascadeCandidate:
         `stay`: inputs are loaded once.
         """
         shared = [BufferCounts(most, most, True)] if self.is_shared else []
-        mixed = [BufferCounts(1, most), BufferCounts(most, 1)] if self.stripes.sweep != WHOLE and most > 1 else []
+        mixed = [BufferCounts(1, most), BufferCounts(most, 1)] if self.stripes.sweep != UNCUT and most > 1 else []
         every = [BufferCounts(depth, depth) for depth in range(most, 0, -1)]
         return [depth._replace(stay=stay) for depth in (*shared, *every[:1], *mixed, *every[1:])]
 

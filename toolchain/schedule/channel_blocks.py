@@ -22,7 +22,7 @@ def find_blocked_tensors(
     maps = chip.layout.feature_maps
     if maps is None:
         return frozenset()
-    blocked = _Maps(nodes, graph, chip).found().difference(states)
+    blocked = _Maps(nodes, graph, chip).find_blocked().difference(states)
     return blocked if maps.ports == "granules" else blocked.difference(ports)
 
 
@@ -37,7 +37,7 @@ class _Maps:
             for name in dict.fromkeys((*node.inputs, *node.outputs)):
                 self._touching.setdefault(name, []).append(node)
 
-    def found(self) -> frozenset[str]:
+    def find_blocked(self) -> frozenset[str]:
         for node in self._nodes:
             self._maps -= set(self._dense(node))
         self._maps -= {name for name in self._maps if self._is_matrix(name)}

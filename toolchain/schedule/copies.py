@@ -67,8 +67,8 @@ def copies(source: Location, target: Location, strides: Sequence[Stride], item_b
                 source_stride0=first.source,
                 source_stride1=second.source,
                 source_stride2=third.source,
-                transpose=int(run.turned),
-                element_type=engine.element_type if run.turned else 0,
+                transpose=int(run.transposes),
+                element_type=engine.element_type if run.transposes else 0,
                 **run.target_fields,
             )
 
@@ -94,14 +94,14 @@ def fills(
 class _Unrolled:
     """Copies that differ in their offsets alone.
 
-    `loops`: the four that one instruction runs over contiguous runs. `offsets`: source and target of each instruction. `turned`:
-    the last loop and the run are a matrix that is transposed.
+    `loops`: the four that one instruction runs over contiguous runs. `offsets`: source and target of each instruction.
+    `transposes`: the last loop and the run are a matrix that is transposed.
     """
 
     inner_bytes: int
     loops: tuple[Stride, ...]
     offsets: list[tuple[int, int]]
-    turned: bool
+    transposes: bool
 
     @property
     def target_fields(self) -> dict[str, int]:

@@ -26,13 +26,13 @@ _PLACES = 8  # inside a burst that are looked at
 class TileCost(NamedTuple):
     """The cost of a tile on one unit.
 
-    `wanted`: on the unit itself. `emit`: on the unit that takes its sums out of their memory, if one does. `held`: tiles whose
-    sums lie in that memory at once.
+    `unit_cost`: on the unit itself. `emit`: on the unit that takes its sums out of their memory, if one does. `sums_at_once`:
+    tiles whose sums lie in that memory at once.
     """
 
-    wanted: QueueCost
+    unit_cost: QueueCost
     emit: QueueCost | None = None
-    held: int = 1
+    sums_at_once: int = 1
 
 
 _AT_FIRST = range(1)  # of a burst
@@ -124,11 +124,11 @@ class CostModel:
     ) -> Brought:
         """The mean cost over these ends, for each channel."""
         engines = {channel: CopyEngine(channel.number, self.chip.dma_dimensions) for channel in channels}
-        asked = (
+        costs_by_channel = (
             (c, [sum_queue_cost(copies(*ends_of_copy, strides, item_bytes, engine), self.chip) for ends_of_copy in ends])
             for c, engine in engines.items()
         )
-        return tuple((channel, mean(each)) for channel, each in asked)
+        return tuple((channel, mean(each)) for channel, each in costs_by_channel)
 
     def moves(self, layer: Layer, views: Mapping[str, View], resident: Collection[str]) -> QueueCost:
         """All that a mover does, from and to the first bytes of its memories."""
@@ -142,7 +142,7 @@ class CostModel:
             cost = self._moves[key] = sum_queue_cost(lower_moves(layer, views, locate, self.chip), self.chip)
         return cost
 
-    def able(self, layer: Layer, visited: Iterable[Sequence[TileTask] | int]) -> tuple[Unit, ...]:
+    def list_capable_units(self, layer: Layer, visited: Iterable[Sequence[TileTask] | int]) -> tuple[Unit, ...]:
         """The units that can run every tile of the layer, so that each of them can take any chain. There are none where its
         tiles are too large for the arrays that have their dataflow."""
         capable: list[Unit] | None = None

@@ -31,7 +31,7 @@ class AccessRange:
         self._older = older  # those that had bytes of this one before, until it is first written whole
         self._waited: set[int] = set()  # queues that have written a part of it, behind those
 
-    def touched_in(self, group: int) -> bool:
+    def is_touched_in(self, group: int) -> bool:
         """True where the tile touches bytes of the range."""
         return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
 
@@ -43,7 +43,7 @@ class AccessRange:
         elif self._parts is not None:
             self._parts.append((*part, number))
 
-    def inherited(self) -> list[int]:
+    def take_inherited(self) -> list[int]:
         """The operations that had its bytes before it did, until it is first written."""
         operations = self._earlier()
         self._older = []
@@ -60,7 +60,7 @@ class AccessRange:
 
     def before(self) -> list[int]:
         """The operations that must be over before the area is written whole."""
-        return [*self.used.values(), *self.written, *self.inherited()]
+        return [*self.used.values(), *self.written, *self.take_inherited()]
 
     def before_part(self, queue: int) -> list[int]:
         """The operations that must end before this queue writes a part of the range, of bytes that nothing else in it touches."""
@@ -95,7 +95,7 @@ class AccessRange:
         else:
             key.add((*place, is_open), [*self.used.values(), *self.written])
         if is_pending or is_open:
-            key.note((*place, is_pending, self.touched_in(group), self._parts is None))
+            key.note((*place, is_pending, self.is_touched_in(group), self._parts is None))
         if is_open:
             key.add((*place, *sorted(self._waited)), self._earlier())
             for first, end, number in self._parts or ():
@@ -249,7 +249,7 @@ class DependenceTracker:
         rows = self._rows[root]
         rows.top, (rows.column, rows.channel) = 0, first
 
-    def moved(self, box: Box, number: int, queue: int) -> None:
+    def note_move(self, box: Box, number: int, queue: int) -> None:
         """The box was written again to another place."""
         self._writes.setdefault(self.root(box.tensor), []).append((box, number, queue))
 

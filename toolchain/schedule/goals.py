@@ -22,13 +22,13 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 class Goal:
     """The objective of planning, and its limits.
 
-    `sram_bytes`: that a plan may take; None: all of the machine's. `alike`: equal blocks of layers are one program, so that
-    nothing is prefetched across them. `tolerance`: the share of the fewest cycles that a balanced plan may take beyond them.
+    `sram_bytes`: that a plan may take; None: all of the machine's. `shares_blocks`: equal blocks of layers are one program, so
+    that nothing is prefetched across them. `tolerance`: the share of the fewest cycles that a balanced plan may take beyond them.
     """
 
     objective: Objective = "cycles"
     sram_bytes: int | None = None
-    alike: bool = False
+    shares_blocks: bool = False
     tolerance: float = 0.01
 
     @property
@@ -46,13 +46,13 @@ class Goal:
             budget, size = write_bytes(self.sram_bytes), write_bytes(chip.sram.size)
             raise CompileError(f"--sram-budget {budget}: {chip.name} has {size} (memories.sram.size)")
 
-    def planned_on(self, chip: Chip) -> Chip:
+    def limit_chip(self, chip: Chip) -> Chip:
         """The machine as plans see it."""
         return chip if self.sram_bytes is None else chip.with_sram(self.sram_bytes)
 
     def options(self, level: int) -> Options:
         """The options of a level, as far as the goal allows them."""
-        return replace(LEVELS[level], ahead=False) if self.alike else LEVELS[level]
+        return replace(LEVELS[level], prefetch=False) if self.shares_blocks else LEVELS[level]
 
 
 CYCLES, BALANCED = Goal(), Goal("balanced")

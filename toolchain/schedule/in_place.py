@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.schedule.plan import PlannedCascade, Storage
-from toolchain.schedule.stripes import WHOLE, LayerCall, Stripes
+from toolchain.schedule.stripes import UNCUT, LayerCall, Stripes
 from toolchain.schedule.views import View
 
 
@@ -59,7 +59,7 @@ class InPlace:
     def leaves_nothing(self, stripes: Stripes, index: int, root: str) -> bool:
         """True where the layers of a cascade read each row of a root before layer `index` writes the same row of its output
         there."""
-        if stripes.sweep != WHOLE:
+        if stripes.sweep != UNCUT:
             return False
         rows_written = 0
         for step in (s for steps in stripes.steps for s in steps if isinstance(s, LayerCall)):

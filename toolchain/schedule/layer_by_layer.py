@@ -82,7 +82,7 @@ class LayerByLayer:
                 root = self.views[name].root
                 old = storages.get(root)
                 if old is None:
-                    size_bytes = self.views[root].stored_bytes(self.graph.types[root].shape)
+                    size_bytes = self.views[root].count_stored_bytes(self.graph.types[root].shape)
                     storages[root] = Storage(root, size_bytes, step, step + 1, 1)
                 else:
                     storages[root] = replace(old, end=step + 1, touches=old.touches + 1)
@@ -105,7 +105,7 @@ class LayerByLayer:
         """The SRAM that each layer needs for its rings. `tiles`: bytes with its smallest ones."""
         return tiles
 
-    def unplaced(self) -> CompileError:
+    def explain_no_placement(self) -> CompileError:
         """Why no plan was found."""
         return CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
 
@@ -218,7 +218,9 @@ class LayerByLayer:
     def allocation(self, parts: Sequence[Part], resident: frozenset[str]) -> Allocation:
         cascades, views = cascades_of(parts), self._views_of(parts)
         roots = [
-            ResidentRoot(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident
+            ResidentRoot(s, views[n].count_stored_bytes(self.graph.types[n].shape))
+            for n, s in self.storages.items()
+            if n in resident
         ]
         unabridged = {h.storage.name for h in roots if not views[h.storage.name].rows}
         in_place, together = self.in_place.rights(unabridged, cascades), steps_together(cascades)

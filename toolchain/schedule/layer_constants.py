@@ -91,7 +91,7 @@ def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, in
                 number=number,
                 blocks=ordered,
                 offsets=offsets,
-                needed=read_bytes,
+                bytes_by_tile=read_bytes,
                 size_bytes=end,
                 since=since,
                 space=constants.space,

@@ -21,7 +21,7 @@ from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.options import SearchSteps
 from toolchain.schedule.plan import PlannedCascade, Storage
 from toolchain.schedule.plan_cost import CostWeights
-from toolchain.schedule.stripes import WHOLE, Sweep
+from toolchain.schedule.stripes import UNCUT, Sweep
 
 _STATES = 12  # kept at a cut
 _LONGEST = 12  # layers of a cascade
@@ -57,11 +57,11 @@ class GroupingBounds:
         """The bytes of these roots in SRAM."""
         return sum(round_up(self.storages[r].size_bytes, self.alignment_bytes) for r in roots)
 
-    def moved_bytes(self, first: int, end: int, inside: Roots) -> int:
+    def count_moved_bytes(self, first: int, end: int, inside: Roots) -> int:
         """The bytes of roots that these layers touch outside the SRAM, each counted once."""
-        return sum(self.storages[r].size_bytes for r in self.touched(first, end) - inside)
+        return sum(self.storages[r].size_bytes for r in self.list_roots(first, end) - inside)
 
-    def touched(self, first: int, end: int) -> Roots:
+    def list_roots(self, first: int, end: int) -> Roots:
         """The roots that these layers touch."""
         return frozenset().union(*self.roots[first:end])
 
@@ -80,7 +80,7 @@ class CascadeBounds:
 
         It is all that its layers compute, or all that it moves. Constants that do not stay are moved once more for each stripe.
         """
-        fixed = self._fixed(first, end, resident)
+        fixed = self._get_fixed_part(first, end, resident)
         if fixed is None:
             return None
         cycles, moved, constants = fixed
@@ -104,11 +104,11 @@ class CascadeBounds:
         once more for each stripe of each block."""
         key = first, end, resident, room
         if key not in self._columns:
-            self._columns[key] = self._found_in_columns(first, end, resident, room)
+            self._columns[key] = self._search_columns(first, end, resident, room)
         return self._columns[key]
 
-    def _found_in_columns(self, first: int, end: int, resident: Roots, room: int) -> Mapping[int, float]:
-        fixed, bounds_of_columns = self._fixed(first, end, resident), dict[int, float]()
+    def _search_columns(self, first: int, end: int, resident: Roots, room: int) -> Mapping[int, float]:
+        fixed, bounds_of_columns = self._get_fixed_part(first, end, resident), dict[int, float]()
         if fixed is None:
             return bounds_of_columns
         (_, moved, constants), total = fixed, self._bounds.heights[end - 1]
@@ -129,7 +129,7 @@ class CascadeBounds:
     def _cycles_in_columns(self, first: int, end: int, columns: int) -> float:
         """The least cycles of these layers with all tensors in SRAM, in blocks of so many columns; halos are computed again."""
         cycles_inside = (self._inside_cycles(i) or 0 for i in range(first, end))
-        return sum(cycles * times for cycles, times in zip(cycles_inside, self._cascades.made_again(first, end, columns)))
+        return sum(cycles * times for cycles, times in zip(cycles_inside, self._cascades.count_recomputed(first, end, columns)))
 
     def _inside_cycles(self, index: int) -> float | None:
         """The cycles of a layer by itself with all its tensors in SRAM."""
@@ -138,19 +138,19 @@ class CascadeBounds:
             self._inside[index] = bounds.layer_cycles(index, bounds.roots[index], self._usable, self._by)
         return self._inside[index]
 
-    def _fixed(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
+    def _get_fixed_part(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
         """The part of a cascade's bound that its stripes do not change; None where it keeps no tensor.
 
         It is the cycles with all tensors in SRAM, the tensor bytes that it moves, and its constant bytes.
         """
         key = first, end, resident
         if key not in self._least:
-            self._least[key] = self._found_fixed(first, end, resident)
+            self._least[key] = self._measure_fixed_part(first, end, resident)
         return self._least[key]
 
-    def _found_fixed(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
+    def _measure_fixed_part(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
         bounds = self._bounds
-        partial = set(self._cascades.kept(first, end, resident).values())
+        partial = set(self._cascades.map_inner_roots(first, end, resident).values())
         if not partial:
             return None
         total = 0.0
@@ -159,7 +159,7 @@ class CascadeBounds:
             if cycles is None:
                 return None
             total += cycles
-        moved = bounds.moved_bytes(first, end, resident.union(partial))
+        moved = bounds.count_moved_bytes(first, end, resident.union(partial))
         return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
 
 
@@ -185,8 +185,8 @@ class _Step(NamedTuple):
     first: int
     end: int
     resident: Roots
-    left: Roots  # in SRAM behind it
-    own: Roots  # of the resident ones, which it touches
+    resident_after: Roots  # in SRAM behind it
+    resident_touched: Roots  # of the resident ones, which it touches
     room: int
     cycles: float
     cost: float
@@ -278,7 +278,7 @@ class GroupingSearch:
         path = self._path(only_planned=True)
         return None if path is None else [self._cut(step) for step in path.steps]
 
-    def _in_turns(self, step: _Step) -> tuple[int | None, CascadeCost | None]:
+    def _find_planned_cascade(self, step: _Step) -> tuple[int | None, CascadeCost | None]:
         """The cascade planned for the step's room, or for the least larger room, with that room; None where none was tried."""
         by_room = self._planned.get(step.key)
         if by_room is None:
@@ -291,7 +291,7 @@ class GroupingSearch:
         more."""
         if step.end - step.first == 1:
             return step.cost
-        room, planned = self._in_turns(step)
+        room, planned = self._find_planned_cascade(step)
         if room is None:
             return None if only_planned else step.cost
         if planned is None:
@@ -323,9 +323,9 @@ class GroupingSearch:
             for live, state in sorted(states[at].items(), key=lambda s: s[1].cost)[:_STATES]:
                 for step, step_cost in self._steps_with_costs(at, live, only_planned):
                     next_states, cost = states[step.end], state.cost + step_cost
-                    old = next_states.get(step.left)
+                    old = next_states.get(step.resident_after)
                     if old is None or cost < old.cost:
-                        next_states[step.left] = _State(cost, state, step)
+                        next_states[step.resident_after] = _State(cost, state, step)
         return min(states[-1].values(), key=lambda s: s.cost, default=None)
 
     def _steps_with_costs(self, at: int, live: Roots, only_planned: bool) -> list[tuple[_Step, float]]:
@@ -346,7 +346,7 @@ class GroupingSearch:
         for end in (at + 1, *range(at + 2, self._ends[at] + 1)):
             for resident in self._choices(at, end, live):
                 room = self.room(resident, at, end)
-                touched = resident & self._bounds.touched(at, end)
+                touched = resident & self._bounds.list_roots(at, end)
                 cycles = (
                     self._bounds.layer_cycles(at, touched, room, self.by)
                     if end == at + 1
@@ -354,9 +354,9 @@ class GroupingSearch:
                 )
                 if cycles is not None:
                     remaining = frozenset(r for r in resident if self._bounds.storages[r].end > end)
-                    partial = self._cascades.kept(at, end, touched).values() if end > at + 1 else ()
+                    partial = self._cascades.map_inner_roots(at, end, touched).values() if end > at + 1 else ()
                     counted = end == at + 1 and self.by.byte > 0
-                    moved = 0 if counted else self._bounds.moved_bytes(at, end, touched.union(partial))
+                    moved = 0 if counted else self._bounds.count_moved_bytes(at, end, touched.union(partial))
                     yield _Step(
                         at, end, resident, remaining, touched, room, cycles, cycles + self._byte * moved, (at, end, touched)
                     )
@@ -367,7 +367,7 @@ class GroupingSearch:
         storages = self._bounds.storages
         outputs = [
             r
-            for r in sorted(self._bounds.touched(first, end) - frozenset(self._bounds.ports) - live)
+            for r in sorted(self._bounds.list_roots(first, end) - frozenset(self._bounds.ports) - live)
             if first <= storages[r].start and (storages[r].end > end or end - first == 1)
         ]
         settled = self._bounds.settled.intersection(outputs)
@@ -396,8 +396,8 @@ class GroupingSearch:
 
     def _in_rows(self, step: _Step) -> CascadeCost | None:
         """Stripes as high as fit, and some lower ones; those of blocks of channels."""
-        cascades = self._highest(step, WHOLE, _HEIGHTS)
-        for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
+        cascades = self._highest(step, UNCUT, _HEIGHTS)
+        for channels in self._cascades.blocks(step.first, step.end, step.resident_touched)[:_BLOCKS]:
             for stay in (False, True):
                 cascades += self._highest(step, Sweep(channels), _HEIGHTS_OF_BLOCKS, stay)
         return self._cheapest(cascades)
@@ -407,14 +407,14 @@ class GroupingSearch:
 
     def _least_in_columns(self, step: _Step) -> CascadeCost | None:
         """The lower bound of all column blocks; None where there are none."""
-        bounds = self._least.in_columns(step.first, step.end, step.own, step.room)
+        bounds = self._least.in_columns(step.first, step.end, step.resident_touched, step.room)
         return CascadeCost(None, min(bounds.values()) + step.cost - step.cycles) if bounds else None
 
     def _in_columns(self, step: _Step, better: float) -> list[PlannedCascade]:
         """The highest stripes of each of the widest blocks that could be faster in spite of what they make again."""
         cascades: list[PlannedCascade] = []
         better -= step.cost - step.cycles  # what it moves
-        for columns, least in self._least.in_columns(step.first, step.end, step.own, step.room).items():
+        for columns, least in self._least.in_columns(step.first, step.end, step.resident_touched, step.room).items():
             if least < better and all(least < planned.layers[-1].cycles for planned in cascades):
                 cascades += self._highest(step, Sweep(columns=columns), 1)
         return cascades
@@ -427,11 +427,11 @@ class GroupingSearch:
         room = {**self._others, int(Space.SRAM): step.room}
         cascades: list[PlannedCascade] = []
         heights = halvings(self._bounds.heights[step.end - 1])[1:]
-        if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.own, room, sweep):
+        if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.resident_touched, room, sweep):
             return cascades
         for height in heights:
             self._search_steps.take("plan cascades", step.end, self._count)
-            planned = self._cascades.plan(step.first, step.end, height, step.own, room, sweep, stay)
+            planned = self._cascades.plan(step.first, step.end, height, step.resident_touched, room, sweep, stay)
             cascades += [planned] if planned is not None else []
             if len(cascades) >= most:
                 break

@@ -108,7 +108,7 @@ def _meet(a: Loop, b: Loop, source: MoveSide, target: MoveSide) -> bool:
 def _cut(group: Sequence[Loop], source: MoveSide, target: MoveSide) -> Iterator[StridedRun]:
     """The longest loop of a group in parts that lie in one granule on both sides, once for each step of the others."""
     if len(group) == 1 and _is_whole(group[0], source, target):
-        yield _whole(group[0].count, source, target)
+        yield _make_whole_run(group[0].count, source, target)
         return
     inner = max(group, key=lambda loop: loop.count)
     others = [loop for loop in group if loop is not inner]
@@ -117,7 +117,7 @@ def _cut(group: Sequence[Loop], source: MoveSide, target: MoveSide) -> Iterator[
         yield from _progressions(_parts(inner, before, source, target))
 
 
-def _whole(count: int, source: MoveSide, target: MoveSide) -> StridedRun:
+def _make_whole_run(count: int, source: MoveSide, target: MoveSide) -> StridedRun:
     maps = target.strides.maps
     assert maps is not None
     surfaces = Stride(target.strides.granules(count), source.strides.surface_bytes, target.strides.surface_bytes)
@@ -204,7 +204,7 @@ def lower_moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: C
     ends = {m: _ends(m, layer, views) for m in remaining}
     ops: list[MachineOp] = []
     for box in (*_padding(layer, views[out], ends), *boxes):
-        for at, sizes, strides in _filled(box, layer, views[out]):
+        for at, sizes, strides in _split_fill(box, layer, views[out]):
             start = locate(out, box.start)
             ops += fills(Location(start.space, start.address + at), sizes, strides, box.value, item_bytes, engine)
     for move in remaining:
@@ -238,7 +238,7 @@ def _padding(layer: Layer, view: View, ends: Mapping[Move, tuple[MoveSide, MoveS
         yield FillBox(*rest, 0)
 
 
-def _filled(box: FillBox, layer: Layer, view: View) -> Iterator[tuple[int, list[int], list[int]]]:
+def _split_fill(box: FillBox, layer: Layer, view: View) -> Iterator[tuple[int, list[int], list[int]]]:
     """(bytes behind its first element, sizes, strides) of each part of a box that is strided as it lies."""
     if view.strides.maps is None:
         yield 0, list(box.size), list(view.strides.along)

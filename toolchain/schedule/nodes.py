@@ -59,7 +59,7 @@ class Prefetch:
     or of the same, each to a place of its own."""
 
     constants: int
-    behind: str
+    after_layer: str
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,15 @@ class Fetch(Alloc):
     """A prefetch. A plan adds the constants, which lie one behind the other in DRAM and in a slot of their own.
 
     `number`: its place among the layer's fetches. `since`: index of the layer behind whose loads pieces are brought. `offsets`:
-    bytes from the slot's start, by key of the block. `needed`: by tile of the layer, bytes that it and those before it read.
+    bytes from the slot's start, by key of the block. `bytes_by_tile`: by tile of the layer, bytes that it and those before it
+    read.
     """
 
     buffer: Prefetch
     number: int = field(default=0, compare=False)
     blocks: tuple[ConstantBlock, ...] = field(default=(), compare=False, repr=False)
     offsets: Mapping[Hashable, int] = field(default_factory=dict[Hashable, int], compare=False, repr=False)
-    needed: Mapping[int, int] = field(default_factory=dict[int, int], compare=False, repr=False)
+    bytes_by_tile: Mapping[int, int] = field(default_factory=dict[int, int], compare=False, repr=False)
     size_bytes: int = field(default=0, compare=False)
     since: int = field(default=-1, compare=False)
     space: int = field(default=-1, compare=False)

@@ -41,7 +41,7 @@ def _tensors(plan: PlannedRegion) -> Iterator[TensorAlloc]:
             view, shape = plan.views[root], plan.layers[storage.start].layer.types[root].shape
             stored = f"{view.rows} of {shape[1]} rows, " if view.rows else ""
             stored += f"{view.columns} of {shape[2]} columns, " if view.columns else ""
-            note = f"{stored}{format_count(view.stored_bytes(shape), 'byte')} at {plan.root(root).address}"
+            note = f"{stored}{format_count(view.count_stored_bytes(shape), 'byte')} at {plan.root(root).address}"
         yield TensorAlloc(alloc.buffer, alloc.memory, note=f"{note}, layers {storage.start} to {storage.end - 1}")
 
 
@@ -60,7 +60,7 @@ def _layer(index: int, plan: PlannedRegion) -> LayerTree:
         return LayerTree(replace(planned.call, note=note))
     tiles = list(islice(planned.tasks(), _TILES))
     cycles = f", {planned.cycles:,} cycles alone" if planned.cycles else ""
-    call = replace(planned.call, note=f"{kind}, {format_count(planned.works, 'tile')}{cycles}")
+    call = replace(planned.call, note=f"{kind}, {format_count(planned.tile_count, 'tile')}{cycles}")
     rings = tuple(_ring(ring, index, plan, tiles) for ring in planned.rings)
     return LayerTree(call, _loops(planned.loops), rings, tuple(_fetch(fetch, index, plan) for fetch in planned.fetches))
 

@@ -15,7 +15,7 @@ class Options:
     """The switches of one optimization level.
 
     `fuse`: tables and residual sums into their producers; clamps always are. `double_buffer`: load while computing.
-    `residency`: tensors stay in SRAM between layers. `cascades`: layers run in turns, and in other orders. `ahead`: constants
+    `residency`: tensors stay in SRAM between layers. `cascades`: layers run in turns, and in other orders. `prefetch`: constants
     are prefetched. `in_place`: slices are views, Concat parts are written in place. `tilings`: how many are timed for each
     layer. `repeat_cycles`: a batch is the repeated program of one sample, unless that takes more than so many times the cycles
     of a program for the batch. `call_cycles`: repeated code becomes a called block, unless that takes more than so many times
@@ -27,7 +27,7 @@ class Options:
     double_buffer: bool
     residency: bool
     cascades: bool
-    ahead: bool
+    prefetch: bool
     in_place: bool
     tilings: int
     repeat_cycles: float

@@ -209,7 +209,7 @@ class _Parser:
         stmt.expect("in")
         memory = stmt.word("a memory")
         rows = stmt.number("rows", 1) if stmt.takes("rows") else 0
-        self._ended(stmt)
+        self._require_end(stmt)
         return TensorAlloc(Tensor(name, rows), memory, line=stmt.line)
 
     def _cascade(self, stmt: Statement) -> CascadeTree:
@@ -271,21 +271,21 @@ class _Parser:
         memory, slots = stmt.word("a memory"), 1
         if stmt.takes("slots"):
             slots = ALL if stmt.takes(ALL) else stmt.number("slots", 1)
-        self._ended(stmt)
+        self._require_end(stmt)
         return Ring(OperandBuffer(cast(Role, role), number), memory, slots, line=stmt.line)
 
     def _fetch(self, stmt: Statement) -> Fetch:
         constants = stmt.number("how many of the constants", 1)
         stmt.expect("behind")
         layer = stmt.name("layer")
-        self._ended(stmt)
+        self._require_end(stmt)
         return Fetch(Prefetch(constants, layer), "", line=stmt.line)
 
     def _call(self, layer: str, line: int, stmt: Statement) -> Call:
         """Parse a call. `line`: of its layer, at which faults are reported."""
         units: list[str] = []
         if stmt.takes("inline"):
-            self._ended(stmt)
+            self._require_end(stmt)
             return Call(layer, inline=True, line=line)
         if stmt.takes("on"):
             units.append(stmt.word("a unit"))
@@ -293,10 +293,10 @@ class _Parser:
                 units.append(stmt.word("a unit"))
         flow = stmt.word("a dataflow") if stmt.takes("dataflow") else ""
         mode = stmt.word("a mode") if stmt.takes("mode") else ""
-        self._ended(stmt)
+        self._require_end(stmt)
         return Call(layer, tuple(units), flow, mode, line=line)
 
-    def _ended(self, stmt: Statement) -> None:
+    def _require_end(self, stmt: Statement) -> None:
         stmt.end()
         if stmt.inside:
             raise FaultyLine(

@@ -85,7 +85,7 @@ class TiledLayer(PlannedLayer):
     tiling: Tiling
     units: tuple[Unit, ...]
     staging_bytes: Room
-    works: int
+    tile_count: int
     cycles: int
     busy_cycles: float
     moved_bytes: int = 0
@@ -104,7 +104,7 @@ class TiledLayer(PlannedLayer):
             tiling=tiling,
             units=units,
             staging_bytes=staging_bytes(rings, layer.chip),
-            works=tiles,
+            tile_count=tiles,
             cycles=times[0],
             busy_cycles=times[1],
         )
@@ -247,13 +247,13 @@ class PlannedRegion(RegionTree):
         parts = self.fetched[layer]
         begins = list(accumulate((round_up(part.size_bytes, pitch) for _, part in parts), initial=0))
         total = sum(round_up(part.size_bytes, pitch) for _, part in parts)
-        needed_bytes = {tile: end for index, part in parts if index == layer for tile, end in part.needed.items()}
+        needed_bytes = {tile: end for index, part in parts if index == layer for tile, end in part.bytes_by_tile.items()}
         least = _LATENCIES * int(dram.latency_cycles * dram.read_bytes_per_cycle)
-        pieces: list[list[PartCut]] = [[] for _ in range(tiled.works)]
+        pieces: list[list[PartCut]] = [[] for _ in range(tiled.tile_count)]
         done = 0
-        for tile in range(tiled.works):
+        for tile in range(tiled.tile_count):
             need = needed_bytes.get(tile, 0)
-            even = total if tile == tiled.works - 1 else total * (tile + 1) // tiled.works
+            even = total if tile == tiled.tile_count - 1 else total * (tile + 1) // tiled.tile_count
             if need > done or even - done >= least or even == total:
                 end = min(total, round_up(max(need, even), pitch))
                 met = (

@@ -17,7 +17,7 @@ from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import PlannedRegion, TiledLayer, VisitedStripes, replace_layers
 from toolchain.schedule.plan_walk import RecordedWalk, walk_plan
-from toolchain.schedule.sampling import BEGIN, SEEN_IN_PLANS, Visited, flatten_tiles, sample_tiles
+from toolchain.schedule.sampling import BEGIN, SAMPLED_STEPS_IN_PLANS, Visited, flatten_tiles, sample_tiles
 from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
 from toolchain.schedule.unit_choice import turn
 
@@ -49,7 +49,7 @@ def count_layer_bytes(
     them."""
     buffers = empty_buffers(slots)
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
-    return _moved(passing, resident)
+    return _count_moved_bytes(passing, resident)
 
 
 def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
@@ -59,10 +59,10 @@ def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripe
         steps if isinstance(steps, int) else ((tile, *stages[i]) for i, tiles in flatten_tiles([steps]) for tile in tiles)
         for steps in visited
     )
-    return _moved(passing, resident)
+    return _count_moved_bytes(passing, resident)
 
 
-def _moved(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str]) -> int:
+def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str]) -> int:
     total, marks = 0, list[int]()
     for passing in visited:
         if not isinstance(passing, int):
@@ -113,7 +113,7 @@ class PlanCosts:
         key = tiled.name, tiled.tiling
         if key not in self._visited:
             nest = tiled.layer.tiled.nest(tiled.layer, tiled.tiling)
-            self._visited[key] = list(sample_tiles(nest, turn(tiled.units), SEEN_IN_PLANS))
+            self._visited[key] = list(sample_tiles(nest, turn(tiled.units), SAMPLED_STEPS_IN_PLANS))
         return self._visited[key]
 
 

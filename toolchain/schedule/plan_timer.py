@@ -43,12 +43,12 @@ class PlanTimer:
     `units`: that ran the works of the latest layer, one by one.
     """
 
-    def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], ahead: bool = False):
-        """resident holds the tensors in SRAM. `ahead`: all tiles are timed, some with prefetches for later layers, which
+    def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], prefetches: bool = False):
+        """resident holds the tensors in SRAM. `prefetches`: all tiles are timed, some with prefetches for later layers, which
         memories need not serve before tiles that are ready."""
         self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
         self._store = model.chip.channels[-1].queue
-        self._queues = PlannedQueues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or ahead)
+        self._queues = PlannedQueues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or prefetches)
         self._tile: PendingTile | None = None
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
@@ -88,7 +88,7 @@ class PlanTimer:
             key.note(object())  # rolling buffers are not compared
         tile = self._tile
         if tile is not None:
-            key.note((id(tile.work), tile.unit.queue, id(tile.run), tuple(tile.in_place)))
+            key.note((id(tile.tile), tile.unit.queue, id(tile.run), tuple(tile.in_place)))
             for slot in tile.slots:
                 key.note((slot.space, slot.start))
                 key.add("loaded", slot.written)
@@ -131,10 +131,10 @@ class PlanTimer:
         preloaded: Mapping[Hashable, AccessRange] | None = None,
     ) -> TiledLayer:
         """The layer by a tiling, timed alone with its rings at no address. `preloaded`: constants that are not loaded."""
-        count = self.works(layer, rings, units, visited, period, None, preloaded)
+        count = self.time_tiles(layer, rings, units, visited, period, None, preloaded)
         return TiledLayer.of(layer, tiling, rings, units, count, (self.cycles, self.busy_cycles))
 
-    def works(
+    def time_tiles(
         self,
         layer: Layer,
         slots: Sequence[Ring],
@@ -142,18 +142,18 @@ class PlanTimer:
         visited: Sequence[Sequence[TileTask] | int],
         period: int = 1,
         areas: SlotAreas | None = None,
-        ahead: Mapping[Hashable, AccessRange] | None = None,
+        prefetched: Mapping[Hashable, AccessRange] | None = None,
         fetched: PrefetchQueue | None = None,
     ) -> int:
         """Time the tiles of a layer; the number of tiles. Tiles that add to the same sums run on the unit on which they end
         first.
 
-        `visited`: sampled tiles with repeat marks, of that period. `areas`: of the slots; None: at no address. `ahead`: ranges of
-        prefetched constants by key of the block. `fetched`: constants for other layers.
+        `visited`: sampled tiles with repeat marks, of that period. `areas`: of the slots; None: at no address. `prefetches`:
+        ranges of prefetched constants by key of the block. `fetched`: constants for other layers.
         """
-        self._enter(LayerPipeline.of(layer, slots, units, areas, ahead))
-        self._touched.every = not any(isinstance(works, int) for works in visited)
-        self._fetched = fetched.seen(visited) if fetched is not None else iter(())
+        self._enter(LayerPipeline.of(layer, slots, units, areas, prefetched))
+        self._touched.every = not any(isinstance(tiles, int) for tiles in visited)
+        self._fetched = fetched.iterate_pieces(visited) if fetched is not None else iter(())
         self.units = []
         marks: list[tuple[Now, float]] = []
         count, unit, in_chain = 0.0, units[0], False
@@ -162,24 +162,26 @@ class PlanTimer:
                 for i, tile in enumerate(works):
                     if not in_chain and len(units) > 1:
                         unit = self._choose(units, visited[at:], i)
-                    self._work(tile, unit)
+                    self._time_tile(tile, unit)
                     in_chain = tile.write is None
                 count += len(works)
             elif works == BEGIN:
                 marks.append((self._queues.mark(), count))
             else:
                 mark, counted = marks.pop()
-                self._queues.repeat(mark, works / period, self._shared(mark, units, count - counted), backlog=fetched is not None)
+                self._queues.repeat(
+                    mark, works / period, self._find_shared_tasks(mark, units, count - counted), backlog=fetched is not None
+                )
                 count += works / period * (count - counted)
         return round(count)
 
-    def _shared(self, mark: Now, units: Sequence[Unit], works: float) -> SharedTasks | None:
+    def _find_shared_tasks(self, mark: Now, units: Sequence[Unit], count: float) -> SharedTasks | None:
         """The tasks since the mark that several units share; None where there is no choice."""
         queues = [unit.queue for unit in units]
-        worked = self._queues.worked(mark, queues)
+        worked = self._queues.sum_busy_cycles(mark, queues)
         if len(units) == 1 or not worked or self._tile is None:
             return None
-        return SharedTasks(queues, works, worked, self._tile.unit.queue)
+        return SharedTasks(queues, count, worked, self._tile.unit.queue)
 
     def cascade(self, stages: Mapping[int, LayerPipeline], visited: VisitedStripes) -> Mapping[int, list[Unit]]:
         """Layers that run in turns, each by its index: the units that ran the works of each. `visited`: the works of stripes,
@@ -212,12 +214,12 @@ class PlanTimer:
         for i, tile in enumerate(tiles):
             if not in_chain and len(stage.units) > 1:
                 unit = self._choose(stage.units, [tiles], i)
-            self._work(tile, unit)
+            self._time_tile(tile, unit)
             in_chain = tile.write is None
 
     def _enter(self, stage: LayerPipeline) -> None:
         """Make this the layer whose tiles follow."""
-        self._layer, self._rings, self._ahead = stage.layer, stage.rings, stage.ahead
+        self._layer, self._rings, self._prefetched = stage.layer, stage.rings, stage.prefetched
 
     def moves(self, layer: Layer) -> None:
         """A mover's fills and copies, by the channel that stores."""
@@ -232,12 +234,12 @@ class PlanTimer:
             self._touched.use(Box(name, (), ()), number, self._store)
         self._touched.make(Box(out, (), ()), number, self._store)
 
-    def _work(self, work: TileTask, unit: Unit) -> None:
+    def _time_tile(self, tile: TileTask, unit: Unit) -> None:
         """Queue the loads of a tile before the computation of the tile before it, unless they touch the same bytes."""
         before, self._group = self._group, self._group + 1
         slots: list[AccessRange] = []
         loads: list[tuple[AccessRange, Brought, Box | None]] = []
-        for role, item, key, space in passing(work, unit, self._resident):
+        for role, item, key, space in passing(tile, unit, self._resident):
             slot, is_loaded = self._slot(role, space, key)
             slots.append(slot)
             if not is_loaded:
@@ -249,7 +251,7 @@ class PlanTimer:
             else:
                 self._loads.load(*load)
         piece = next(self._fetched, ())
-        waits = self._tile is not None and any(area.touched_in(before) for areas, _ in piece for area in areas)
+        waits = self._tile is not None and any(area.is_touched_in(before) for areas, _ in piece for area in areas)
         if not waits:
             self._loads.fetch(piece)
         self._finish()
@@ -258,19 +260,19 @@ class PlanTimer:
         if waits:
             self._loads.fetch(piece)
         out = None
-        if work.write is not None and work.write.tensor not in self._resident:
-            out, _ = self._slot("w", unit.roles["output"], work.write)
+        if tile.write is not None and tile.write.tensor not in self._resident:
+            out, _ = self._slot("w", unit.roles["output"], tile.write)
             out.group = self._group
         for slot in slots:
             slot.group = self._group
-        in_place = [box for box in work.reads if not needs_staging(box, unit, self._resident)]
+        in_place = [box for box in tile.reads if not needs_staging(box, unit, self._resident)]
         self.units.append(unit)
-        self._tile = PendingTile(work, unit, self._model.runs(self._layer, work)[unit], slots, in_place, out)
+        self._tile = PendingTile(tile, unit, self._model.runs(self._layer, tile)[unit], slots, in_place, out)
 
     def _slot(self, role: str, space: int, key: Hashable) -> tuple[AccessRange, bool]:
         """The range that an item goes to, and whether it is loaded already."""
-        if key in self._ahead:
-            return self._ahead[key], True
+        if key in self._prefetched:
+            return self._prefetched[key], True
         ring, areas = self._rings[role, space]
         index, is_loaded = ring.take(key)
         return areas[index], is_loaded
@@ -279,21 +281,21 @@ class PlanTimer:
         """True where a load to the slot touches bytes that the pending tile, of this group, still needs."""
         if self._tile is None:
             return self._rolling.touches(box)
-        return slot.touched_in(group) or self._touched.reads(box, self._tile.work.write)
+        return slot.is_touched_in(group) or self._touched.reads(box, self._tile.tile.write)
 
     def _finish(self) -> None:
         """Asks for the computes of the tile whose loads are there, and for its store; or for what is shifted."""
         self._rolling.finish()
         if self._tile is None:
             return
-        work, unit, run, slots, in_place, out = self._tile
-        self._tile, queue, write = None, unit.queue, work.write
+        tile, unit, run, slots, in_place, out = self._tile
+        self._tile, queue, write = None, unit.queue, tile.write
         after = [number for slot in slots for number in slot.written]
         for box in in_place:
             after += self._touched.makers(box, queue)
-        freed = self._freed(unit, run, write, out)
+        freed = self._list_freed(unit, run, write, out)
         if run.emit is None:
-            number = self._queues.ask(queue, run.wanted, after + freed)
+            number = self._queues.ask(queue, run.unit_cost, after + freed)
         else:
             queue, number = self._emit(unit, run, run.emit, after, freed, write is not None)
         for slot in slots:
@@ -307,9 +309,9 @@ class PlanTimer:
             out.use(number, queue)
         if write is not None:
             self._touched.make(write, number, queue)
-        self._rolling.begun()
+        self._rolling.apply_resets()
 
-    def _freed(self, unit: Unit, run: TileCost, write: Box | None, out: AccessRange | None) -> list[int]:
+    def _list_freed(self, unit: Unit, run: TileCost, write: Box | None, out: AccessRange | None) -> list[int]:
         """The operations that must be over before the work's output is written."""
         if out is not None:
             return out.before()
@@ -322,7 +324,7 @@ class PlanTimer:
         """Computes whose sums lie in a memory: the queue and number of what ends them. `last`: that takes the sums out."""
         emitter, before = self._chip.emitter(unit), self._emits.setdefault(unit, [(), ()])
         assert emitter is not None
-        number = self._queues.ask(unit.queue, run.wanted, [*after, *before[-run.held]])
+        number = self._queues.ask(unit.queue, run.unit_cost, [*after, *before[-run.sums_at_once]])
         if not last:
             return unit.queue, number
         number = self._queues.ask(emitter.queue, emit, [number, *freed, *after])
@@ -331,7 +333,7 @@ class PlanTimer:
 
     def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[TileTask] | int], first: int) -> Unit:
         """The unit on which the chain that begins with work `first` of visited[0] ends first."""
-        following = (work for tiles in visited if not isinstance(tiles, int) for work in tiles)
+        following = (tile for tiles in visited if not isinstance(tiles, int) for tile in tiles)
         chain = chain_of(islice(following, first, None))
         runs = self._model.runs(self._layer, chain[0])
         ends, tile = {}, self._tile
@@ -339,27 +341,30 @@ class PlanTimer:
         for unit in units:
             free = over if tile is not None and tile.unit is unit else self._queues.free(unit.queue)
             begin = max(free, self._ready(chain[0], unit, over))
-            ends[unit] = begin + len(chain) * runs[unit].wanted.alone_cycles, free
+            ends[unit] = begin + len(chain) * runs[unit].unit_cost.alone_cycles, free
         return earliest(ends)
 
     def _over(self, tile: PendingTile) -> int:
         """The cycle at which the unit ends the tile."""
         loaded = self._queues.end(number for slot in tile.slots for number in slot.written)
-        return max(self._queues.free(tile.unit.queue), loaded) + tile.run.wanted.alone_cycles
+        return max(self._queues.free(tile.unit.queue), loaded) + tile.run.unit_cost.alone_cycles
 
     def _ready(self, tile: TileTask, unit: Unit, over: int) -> int:
         """The cycle at which the inputs of a tile would be there. `over`: when the tile before ends."""
         ready = 0
         for box in tile.reads:
             ready = max(ready, self._queues.end(self._touched.makers(box, -1)))
-            if self._tile is not None and self._touched.reads(box, self._tile.work.write):
+            if self._tile is not None and self._touched.reads(box, self._tile.tile.write):
                 ready = max(ready, over)
         passed = passing(tile, unit, self._resident)
-        ready = max(ready, self._queues.end(n for _, _, key, _ in passed if key in self._ahead for n in self._ahead[key].written))
+        ready = max(
+            ready,
+            self._queues.end(n for _, _, key, _ in passed if key in self._prefetched for n in self._prefetched[key].written),
+        )
         missing = [
             self._loads.bring(item, space)[0]
             for role, item, key, space in passed
-            if key not in self._ahead and not self._rings[role, space][0].holds(key)
+            if key not in self._prefetched and not self._rings[role, space][0].holds(key)
         ]
         if not missing:
             return ready

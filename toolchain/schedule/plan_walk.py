@@ -99,7 +99,7 @@ class PlanWalk:
             else None
         )
         period, places, preloads = turn(planned.units), slots[run], self._ranges.get(run)
-        self.timer.works(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt)
+        self.timer.time_tiles(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt)
         return [replace(planned, assigned=tuple(self.timer.units))]
 
 
@@ -220,10 +220,10 @@ def _names(plan: PlannedRegion, run: int | PlannedCascade) -> frozenset[str]:
 
 
 def _all_stripes(cascade: PlannedCascade) -> VisitedStripes:
-    def works(call: LayerCall) -> tuple[int, Sequence[TileTask]]:
+    def list_tiles(call: LayerCall) -> tuple[int, Sequence[TileTask]]:
         return call.layer, tuple(cascade.layers[call.layer - cascade.first].tasks(call.extent))
 
-    return [[works(step) if isinstance(step, LayerCall) else step for step in steps] for steps in cascade.stripes.steps]
+    return [[list_tiles(step) if isinstance(step, LayerCall) else step for step in steps] for steps in cascade.stripes.steps]
 
 
 def _roots(plan: PlannedRegion, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
@@ -232,7 +232,7 @@ def _roots(plan: PlannedRegion, index: int, walk: PlanTimer, areas: AccessRanges
     for name in (*layer.activations, *layer.node.outputs):
         root = plan.views[name].root
         if root in plan.resident and root not in walk.roots:
-            size_bytes = plan.views[root].stored_bytes(layer.types[root].shape)
+            size_bytes = plan.views[root].count_stored_bytes(layer.types[root].shape)
             walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
 
 

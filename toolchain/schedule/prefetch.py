@@ -116,7 +116,7 @@ class PrefetchSearch:
             fastest = min(plans, key=lambda plan: plan.cycles, default=best)
             if fastest.cycles < (1 - _LEAST_GAIN) * best.cycles:
                 best = fastest
-            if all(_served(plan.layers) < most for plan in plans):
+            if all(_count_served(plan.layers) < most for plan in plans):
                 break  # more would be served by none
         return best
 
@@ -125,13 +125,13 @@ class PrefetchSearch:
         plans: list[PlannedRegion] = []
         for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
             for share, searched in () if self._steps.over else _USABLE:
-                plan = self._placed(self._dealt(filled, share, some, most), searched)
+                plan = self._find_place(self._dealt(filled, share, some, most), searched)
                 if plan is not None:
                     plans.append(plan)
                     break
         return plans
 
-    def _placed(self, dealt: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
+    def _find_place(self, dealt: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
         parts = ((i, len(part.blocks), part.since) for i, planned in enumerate(dealt) for part in planned.fetches)
         key = searched, *parts
         if key not in self._known_places:
@@ -145,8 +145,8 @@ class PrefetchSearch:
         The first times each layer alone. The second times them together: neighbours hide a part of the waits, and other addresses
         may gain more.
         """
-        yield sum(max(0.0, self._plan_cycles(i) - cost.plan.cycles) for i, cost in self._known.items())
-        constants = {i: cost.constants for i, cost in self._known.items()}
+        yield sum(max(0.0, self._plan_cycles(i) - cost.plan.cycles) for i, cost in self._costs_by_layer.items())
+        constants = {i: cost.constants for i, cost in self._costs_by_layer.items()}
         yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, constants))
 
     def _plan_cycles(self, index: int) -> float:
@@ -154,7 +154,7 @@ class PrefetchSearch:
         return tiled.cycles if isinstance(tiled, TiledLayer) else 0.0
 
     @cached_property
-    def _known(self) -> dict[int, PreloadedCost]:
+    def _costs_by_layer(self) -> dict[int, PreloadedCost]:
         """The layers whose constants can be fetched before and that can fetch some."""
         others = {i for c in self._plan.cascades for i in c.indices}.union(self._shared)
         alone = (i for i in range(len(self._plan.layers)) if i not in others)
@@ -169,17 +169,18 @@ class PrefetchSearch:
     def _used(self) -> _Bytes:
         """Bytes in use while each layer runs, by memory that constants are read in."""
         return {
-            s: np.array(self._used_bytes(s), np.int64) for s in sorted({cost.constants.space for cost in self._known.values()})
+            s: np.array(self._used_bytes(s), np.int64)
+            for s in sorted({cost.constants.space for cost in self._costs_by_layer.values()})
         }
 
-    def _whole(self, room: _Bytes) -> set[int]:
+    def _list_roomy_layers(self, room: _Bytes) -> set[int]:
         """The layers for all of whose constants there is room while they run."""
-        return {i for i, cost in self._known.items() if cost.grows_bytes <= room[cost.constants.space][i]}
+        return {i for i, cost in self._costs_by_layer.items() if cost.grows_bytes <= room[cost.constants.space][i]}
 
     @cached_property
     def _cut_short(self) -> bool:
         """True where some layer has more constants than there is room for."""
-        return len(self._whole(self._room(1.0))) < len(self._known)
+        return len(self._list_roomy_layers(self._room(1.0))) < len(self._costs_by_layer)
 
     def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
         """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
@@ -187,11 +188,11 @@ class PrefetchSearch:
         that have no room for all, the first constants, while the others pass through their rings. `most`: layers that one
         serves so."""
         room = self._room(share)
-        complete = self._whole(room)
-        rest = {i: deque(self._known[i].constants.blocks) for i in sorted(self._known if some else complete)}
+        complete = self._list_roomy_layers(room)
+        rest = {i: deque(self._costs_by_layer[i].constants.blocks) for i in sorted(self._costs_by_layer if some else complete)}
         waiting = deque(i for i, blocks in rest.items() if blocks)  # owners of some that nothing fetches yet
         fetched: dict[int, list[int]] = {}  # behind which layer each of the first constants of one is
-        for at in sorted(self._known):
+        for at in sorted(self._costs_by_layer):
             while waiting and waiting[0] <= at:
                 owner = waiting.popleft()
                 if owner in fetched and owner in complete:
@@ -204,7 +205,7 @@ class PrefetchSearch:
                     break
                 if owner in full:
                     continue
-                cost = self._known[owner]
+                cost = self._costs_by_layer[owner]
                 size, free = round_up(block.size_bytes, self._pitch), room[cost.constants.space]
                 more = cost.grows_bytes if owner in complete and owner not in fetched else 0
                 until = owner if owner in complete else owner + 1
@@ -224,11 +225,11 @@ class PrefetchSearch:
                 rest[owner].popleft()
                 if not rest[owner]:
                     waiting.remove(owner)
-        return [self._changed(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
+        return [self._add_fetches(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
     def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:
         """The idle cycles of the load channel. `fetched`: the layer behind which each of its first constants is."""
-        cost = self._known[index]
+        cost = self._costs_by_layer[index]
         fetched_before = sum(since < index for since in fetched)
         load_cycles = sum(self._block_cycles(b) for b in islice(cost.constants.blocks, fetched_before, None))
         return max(cost.plan.cycles, cost.moved_cycles + load_cycles) - cost.moved_cycles - load_cycles
@@ -236,17 +237,17 @@ class PrefetchSearch:
     def _block_cycles(self, block: ConstantBlock) -> float:
         return block.size_bytes / self._chip.dram.read_bytes_per_cycle
 
-    def _changed(self, index: int, planned: PlannedLayer, fetched: Sequence[int]) -> PlannedLayer:
+    def _add_fetches(self, index: int, planned: PlannedLayer, fetched: Sequence[int]) -> PlannedLayer:
         if not fetched:
             return planned
-        cost = self._known[index]
+        cost = self._costs_by_layer[index]
         layers = self._plan.layers
         cuts = ((Prefetch(len(list(of)), layers[since].name), since) for since, of in groupby(fetched))
         parts = split_constants(cost.constants, cuts, self._pitch)
         return replace(planned if len(fetched) < len(cost.constants.blocks) else cost.plan, fetches=parts)
 
 
-def _served(layers: Sequence[PlannedLayer]) -> int:
+def _count_served(layers: Sequence[PlannedLayer]) -> int:
     """The most layers for which one fetches constants."""
     fetching = Counter(since for planned in layers for since in {part.since for part in planned.fetches})
     return max(fetching.values(), default=0)

@@ -184,7 +184,7 @@ class PlannedQueues:
         self._run()
         return Now(self._recurrence.mark(), self._unlimited.mark(), tuple(self._busy))
 
-    def worked(self, since: Now, queues: Sequence[int]) -> float:
+    def sum_busy_cycles(self, since: Now, queues: Sequence[int]) -> float:
         """Cycles that these have worked since then, all together."""
         return sum(self._busy[queue] - since.busy[queue] for queue in queues)
 

@@ -73,7 +73,7 @@ class RegionPlanner(LayerByLayer):
 
     def search_plans(self) -> list[PlannedRegion]:
         """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
-        plans = [replace(self.ahead(plan), raced=plan.raced) for plan in self.base_plans() or [self._in_all()]]
+        plans = [replace(self.add_prefetch(plan), raced=plan.raced) for plan in self.base_plans() or [self._in_all()]]
         most = _CLOSE * min(plan.cycles for plan in plans)
         return [assign_units(plan, self.model) for plan in plans if plan.cycles <= most]
 
@@ -81,7 +81,7 @@ class RegionPlanner(LayerByLayer):
         """Plans without constants ahead, and with finer tiles where there are such. Raises CompileError."""
         plans: list[PlannedRegion] = []
         for number, plan in enumerate(self._best()):
-            finer = self.retiled(plan)
+            finer = self.retile(plan)
             plans.append(replace(plan, raced=number > 0))
             plans += [] if finer is plan else [replace(finer, raced=True)]
         return [plan for plan in plans if self.too_many(plan) is None]
@@ -109,7 +109,7 @@ class RegionPlanner(LayerByLayer):
             way = self._cuts(usable, before, by, byte)
             plan = self._cut(way, way.best_of_planned())
             if plan is not None and plan.spilled_bytes < least and plan.cycles <= most and self.too_many(plan) is None:
-                return [assign_units(self.ahead(plan), self.model)]
+                return [assign_units(self.add_prefetch(plan), self.model)]
         return []
 
     def _sum_moved_once(self) -> int:
@@ -141,9 +141,9 @@ class RegionPlanner(LayerByLayer):
         """The plan with nothing resident and tiles as large as possible."""
         plan = self._try([self.size] * len(self._least), 1.0, ALONE)
         if plan is None:
-            raise self.unplaced()
+            raise self.explain_no_placement()
         self.require_few(plan)
-        return self.cascaded(plan)
+        return self.group_cascades(plan)
 
     def require_few(self, plan: PlannedRegion) -> None:
         """Raises CompileError where its program would be too long to be built and checked."""
@@ -153,21 +153,21 @@ class RegionPlanner(LayerByLayer):
 
     def too_many(self, plan: PlannedRegion) -> str | None:
         """Why its program would be too long; or None."""
-        tile_counts = [planned.works if isinstance(planned, TiledLayer) else 0 for planned in plan.layers]
+        tile_counts = [planned.tile_count if isinstance(planned, TiledLayer) else 0 for planned in plan.layers]
         return explain_too_many([p.layer for p in plan.layers], tile_counts, self.chip)
 
-    def ahead(self, plan: PlannedRegion) -> PlannedRegion:
+    def add_prefetch(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with constants fetched ahead where that takes fewer cycles."""
-        if not self.options.ahead or self.steps.over:
+        if not self.options.prefetch or self.steps.over:
             return plan
 
         def place(planned: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
             return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
 
-        used_bytes = self.allocation(plan.parts, plan.resident).taken_bytes
+        used_bytes = self.allocation(plan.parts, plan.resident).count_used_bytes
         return PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place, self.steps).best()
 
-    def retiled(self, plan: PlannedRegion) -> PlannedRegion:
+    def retile(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with finer tiles where units of another kind wait for them."""
         if not self.options.residency:
             return plan
@@ -191,7 +191,7 @@ class RegionPlanner(LayerByLayer):
         """Layers whose constants others have as well."""
         return find_shared_constants(enumerate(self.layers))
 
-    def cascaded(self, plan: PlannedRegion) -> PlannedRegion:
+    def group_cascades(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
         if not self.options.cascades or not plan.spilled:
             return plan
@@ -252,5 +252,5 @@ class RegionPlanner(LayerByLayer):
         ways = self._layer_by_layer()
         if not ways:
             return []
-        best = self.cascaded(ways[0])
+        best = self.group_cascades(ways[0])
         return [best, *(plan for plan in ways[1:] if plan.cycles <= _CLOSE * best.cycles)]

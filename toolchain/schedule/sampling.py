@@ -13,8 +13,8 @@ from toolchain.schedule.stripes import BufferReset, BufferShift
 _LONGEST_PERIOD = 8  # stripes
 
 # Of equal steps, of the innermost loop: the pipeline is in its stride after two works, that of all layers together after three.
-SEEN, SEEN_IN_PLANS = 3, 4
-_SEEN_OUTER = 2
+SAMPLED_STEPS, SAMPLED_STEPS_IN_PLANS = 3, 4
+_SAMPLED_OUTER_STEPS = 2
 
 # A point of a nest; BEGIN before the last of the steps that are looked at, and behind them how many steps they stand for.
 Visit = tuple[Any, ...] | int
@@ -22,30 +22,32 @@ BEGIN = -1
 Visited = Sequence[Sequence[TileTask] | int]  # the works of such points
 
 
-def sample_points(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point: tuple[Any, ...] = ()) -> Iterator[Visit]:
+def sample_points(
+    axes: Sequence[Axis], period: int = 1, sampled: int = SAMPLED_STEPS, point: tuple[Any, ...] = ()
+) -> Iterator[Visit]:
     """The points that stand for all, in order, with what is to be repeated.
 
-    The last `period` steps that are sampled are repeated: so many keep all units busy once. `seen`: sampled steps of the
+    The last `period` steps that are sampled are repeated: so many keep all units busy once. `sampled`: sampled steps of the
     innermost loop.
     """
     if not axes:
         yield point
         return
     axis, deeper = axes[0], axes[1:]
-    most = (_SEEN_OUTER if any(len(a.steps) > 1 for a in deeper) else seen) + period - 1
+    most = (_SAMPLED_OUTER_STEPS if any(len(a.steps) > 1 for a in deeper) else sampled) + period - 1
     for start, count in axis.runs:
         looked_at = min(count, most)
         for i in range(start, start + looked_at):
             if count > looked_at and i == start + looked_at - period:
                 yield BEGIN
-            yield from sample_points(deeper, period, seen, (*point, axis.steps[i]))
+            yield from sample_points(deeper, period, sampled, (*point, axis.steps[i]))
         if count > looked_at:
             yield count - looked_at
 
 
-def sample_tiles(nest: Nest, period: int = 1, seen: int = SEEN) -> Iterator[Sequence[TileTask] | int]:
+def sample_tiles(nest: Nest, period: int = 1, sampled: int = SAMPLED_STEPS) -> Iterator[Sequence[TileTask] | int]:
     """The works at the points that stand for all, and how often what is repeated."""
-    return (visit if isinstance(visit, int) else nest.body(visit) for visit in sample_points(nest.axes, period, seen))
+    return (visit if isinstance(visit, int) else nest.body(visit) for visit in sample_points(nest.axes, period, sampled))
 
 
 def flatten_tiles(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[TileTask]]]:

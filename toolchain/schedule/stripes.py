@@ -39,7 +39,7 @@ class Sweep(NamedTuple):
     columns: int = 0
 
 
-WHOLE = Sweep()
+UNCUT = Sweep()
 
 
 class BufferReset(NamedTuple):
@@ -99,7 +99,7 @@ class Stripes:
 
     steps: tuple[tuple[Step, ...], ...]
     rows: Mapping[str, int]
-    sweep: Sweep = WHOLE
+    sweep: Sweep = UNCUT
     widths: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -141,24 +141,24 @@ class StripeShapes:
                 self._touching.setdefault(root, set()).add(part.layer)
 
     def of(
-        self, height: int, ahead: Collection[str] = (), sweep: Sweep = WHOLE, roots: Collection[str] | None = None
+        self, height: int, double_buffered: Collection[str] = (), sweep: Sweep = UNCUT, roots: Collection[str] | None = None
     ) -> Stripes | None:
         """The stripes of that height; None where a layer needs all of another's output.
 
-        `height`: rows of the last output. `ahead`: roots that have room for the next stripe, so that it can be written while
-        others are still read. `roots`: of which rows are kept; None: all.
+        `height`: rows of the last output. `double_buffered`: roots that have room for the next stripe, so that it can be written
+        while others are still read. `roots`: of which rows are kept; None: all.
         """
-        rows = self.rows(height, ahead, roots)
-        return None if rows is None else self.held(height, rows, sweep)
+        rows = self.rows(height, double_buffered, roots)
+        return None if rows is None else self.fix_rows(height, rows, sweep)
 
-    def held(self, height: int, rows: Mapping[str, int], sweep: Sweep = WHOLE) -> Stripes:
+    def fix_rows(self, height: int, rows: Mapping[str, int], sweep: Sweep = UNCUT) -> Stripes:
         """The stripes with buffers of so many rows, no fewer than `rows` says."""
         ends, steps = self._ends_of(height), list[tuple[Step, ...]]()
         for block in self._blocks(sweep):
             steps += self._steps(ends, rows, block)
         return Stripes(tuple(steps), rows, sweep, self.widths(sweep, rows))
 
-    def middle(self, height: int, sweep: Sweep = WHOLE) -> list[LayerCall]:
+    def middle(self, height: int, sweep: Sweep = UNCUT) -> list[LayerCall]:
         """The middle call of each layer in such stripes."""
         blocks, calls = list(self._blocks(sweep)), list[LayerCall]()
         for at, rows in enumerate(self.rows_made(height)):
@@ -191,7 +191,7 @@ class StripeShapes:
         blocks = self._in_blocks(sweep.columns)
         return {root: max(columns[at][1] for columns in blocks for _, at in self._roots[root]) for root in roots}
 
-    def made_again(self, columns: int) -> list[float]:
+    def count_recomputed(self, columns: int) -> list[float]:
         """The mean number of times that each part computes a column, in such blocks."""
         blocks = self._in_blocks(columns)
         return [sum(block[at][1] for block in blocks) / part.width for at, part in enumerate(self._parts)]
@@ -228,12 +228,14 @@ class StripeShapes:
             columns_of[index] = first, max(start + count for start, count in spans_read) - first
         return columns_of
 
-    def rows(self, height: int, ahead: Collection[str] = (), roots: Collection[str] | None = None) -> Mapping[str, int] | None:
+    def rows(
+        self, height: int, double_buffered: Collection[str] = (), roots: Collection[str] | None = None
+    ) -> Mapping[str, int] | None:
         """The rows that the buffers of such stripes hold."""
         if self._reads_whole:
             return None
         roots_kept = (root for root in self._roots if roots is None or root in roots)
-        return {root: self._buffer(height, root, root in ahead) for root in roots_kept}
+        return {root: self._buffer(height, root, root in double_buffered) for root in roots_kept}
 
     @cached_property
     def _reads_whole(self) -> bool:
@@ -242,10 +244,10 @@ class StripeShapes:
     def _ends_of(self, height: int) -> Ends:
         """The rows that each layer has computed at the end of each stripe."""
         if height not in self._ends:
-            self._ends[height] = self._found_ends(height)
+            self._ends[height] = self._find_ends(height)
         return self._ends[height]
 
-    def _found_ends(self, height: int) -> Ends:
+    def _find_ends(self, height: int) -> Ends:
         last = self._parts[-1]
         count = -(-last.height // height)
         ends_of: list[tuple[int, ...]] = []
@@ -272,20 +274,20 @@ class StripeShapes:
         last_row = max(before[at] for _, at in self._roots[root])
         return min(*first_rows, last_row) if first_rows else last_row
 
-    def _buffer(self, height: int, root: str, ahead: bool) -> int:
+    def _buffer(self, height: int, root: str, double_buffered: bool) -> int:
         """Rows that it holds."""
-        key = height, root, ahead
+        key = height, root, double_buffered
         if key not in self._buffers:
-            self._buffers[key] = self._found_buffer(self._ends_of(height), root, ahead)
+            self._buffers[key] = self._measure_buffer(self._ends_of(height), root, double_buffered)
         return self._buffers[key]
 
-    def _found_buffer(self, ends: Ends, root: str, ahead: bool) -> int:
+    def _measure_buffer(self, ends: Ends, root: str, double_buffered: bool) -> int:
         """The most between the first that is needed and the last that is made; and what one stripe adds."""
         rows, more, names = 1, 0, self._roots[root]
         before = (0,) * len(self._parts)
         for stripe in ends:
             rows = max(rows, max(stripe[at] for _, at in names) - self._first(root, before))
-            if ahead:
+            if double_buffered:
                 more = max(more, *(stripe[at] - before[at] for _, at in names))
             before = stripe
         return min(rows + more, self._height(root))

@@ -28,7 +28,7 @@ _NOTES = 56  # column in which notes begin
 
 class _Line(NamedTuple):
     depth: int
-    said: str
+    content: str
     note: str
 
 
@@ -38,8 +38,8 @@ def print_schedule(regions: Iterable[RegionTree]) -> str:
 
 
 def _written(line: _Line) -> str:
-    said = "  " * line.depth + line.said
-    return f"{said:{_NOTES}}  # {shown(line.note)}" if line.note else said
+    content = "  " * line.depth + line.content
+    return f"{content:{_NOTES}}  # {shown(line.note)}" if line.note else content
 
 
 def _region(region: RegionTree) -> Iterator[_Line]:
@@ -74,7 +74,7 @@ def _alloc(alloc: Alloc) -> str:
         rows = f" rows {alloc.buffer.rows}" if alloc.buffer.rows else ""
         return f"alloc {quote_name(alloc.buffer.name)} in {_machine(alloc.memory)}{rows}"
     if isinstance(alloc.buffer, Prefetch):
-        return f"fetch {alloc.buffer.constants} behind {quote_name(alloc.buffer.behind)}"
+        return f"fetch {alloc.buffer.constants} behind {quote_name(alloc.buffer.after_layer)}"
     slots = f" slots {alloc.slots}" if alloc.slots == ALL or alloc.slots != 1 else ""
     return f"ring {ring_name(alloc.buffer)} in {_machine(alloc.memory)}{slots}"
 

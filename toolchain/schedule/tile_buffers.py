@@ -28,25 +28,25 @@ class MultiBuffer:
     """Least recently used slot of a ring, with what each holds."""
 
     copies: int
-    held: list[Hashable] = field(default_factory=list)
+    keys: list[Hashable] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
 
     def holds(self, key: Hashable) -> bool:
-        return key in self.held
+        return key in self.keys
 
     def take(self, key: Hashable) -> tuple[int, bool]:
         """(slot, whether it holds `key` already)."""
-        if key in self.held:
-            index = self.held.index(key)
+        if key in self.keys:
+            index = self.keys.index(key)
             self.order.remove(index)
             self.order.append(index)
             return index, True
-        if len(self.held) < self.copies:
-            self.held.append(key)
-            self.order.append(len(self.held) - 1)
-            return len(self.held) - 1, False
+        if len(self.keys) < self.copies:
+            self.keys.append(key)
+            self.order.append(len(self.keys) - 1)
+            return len(self.keys) - 1, False
         index = self.order.pop(0)
-        self.held[index] = key
+        self.keys[index] = key
         self.order.append(index)
         return index, False
 
@@ -108,12 +108,12 @@ class Sizes:
             least_bytes[space] = least_bytes.get(space, 0) + self._sizes[role]
         return least_bytes
 
-    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False, single: Collection[str] = ()) -> tuple[Ring, ...]:
+    def slots(self, depth: int, units: Sequence[Unit], each_unit: bool = False, single: Collection[str] = ()) -> tuple[Ring, ...]:
         """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
         operands in that memory. `single`: roles that have one slot."""
         rings: list[Ring] = []
         for (role, space), sharing in sorted(self._rings(units).items()):
-            copies = depth * (sharing if apart else 1) if role in self._many and role not in single else 1
+            copies = depth * (sharing if each_unit else 1) if role in self._many and role not in single else 1
             sizes, memory = (self._sizes[role],) * copies, self._layer.chip.spaces[space].name
             rings.append(Ring(OperandBuffer.of_key(role), memory, copies, sizes=sizes, space=space))
         return tuple(rings)

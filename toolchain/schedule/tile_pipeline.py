@@ -24,13 +24,13 @@ SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memor
 class LayerPipeline(NamedTuple):
     """A layer with its units and rings.
 
-    `rings`: the state of each, and where its slots lie. `ahead`: ranges of prefetched constants, by keys of their blocks.
+    `rings`: the state of each, and where its slots lie. `prefetched`: ranges of prefetched constants, by keys of their blocks.
     """
 
     layer: Layer
     units: Sequence[Unit]
     rings: Mapping[tuple[str, int], tuple[MultiBuffer, Sequence[AccessRange]]]
-    ahead: Mapping[Hashable, AccessRange]
+    prefetched: Mapping[Hashable, AccessRange]
 
     @classmethod
     def of(
@@ -39,11 +39,11 @@ class LayerPipeline(NamedTuple):
         slots: Sequence[Ring],
         units: Sequence[Unit],
         areas: SlotAreas | None,
-        ahead: Mapping[Hashable, AccessRange] | None = None,
+        prefetched: Mapping[Hashable, AccessRange] | None = None,
     ) -> LayerPipeline:
         """The pipeline with empty rings. `areas`: of the slots; None: at no address."""
         areas = areas or {(s.key, s.space): [AccessRange(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        return cls(layer, units, {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}, ahead or {})
+        return cls(layer, units, {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}, prefetched or {})
 
 
 Piece = Sequence[tuple[Sequence[AccessRange], int]]  # where constants go, and how many bytes of them in one copy
@@ -55,7 +55,7 @@ class PrefetchQueue(NamedTuple):
     areas: Sequence[AccessRange]
     pieces: Sequence[Piece]
 
-    def seen(self, visited: Sequence[Sequence[TileTask] | int]) -> Iterator[Piece]:
+    def iterate_pieces(self, visited: Sequence[Sequence[TileTask] | int]) -> Iterator[Piece]:
         """The pieces behind each sampled tile: exact where those are the first tiles, else the mean."""
         first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
         if not any(self.pieces[first:]):
@@ -67,7 +67,7 @@ class PrefetchQueue(NamedTuple):
 class PendingTile(NamedTuple):
     """A work whose loads are asked for, but neither its computes nor its store. `slots`: that it reads. `out`: that it writes."""
 
-    work: TileTask
+    tile: TileTask
     unit: Unit
     run: TileCost
     slots: list[AccessRange]
@@ -108,7 +108,7 @@ class Loads:
         """Constants of layers behind."""
         for areas, size_bytes in piece:
             channel, cost = self._channel(self._model.block(size_bytes, areas[0].space))
-            number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.inherited()])
+            number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.take_inherited()])
             for area in areas:
                 area.write(number)
 
@@ -139,14 +139,14 @@ class RollingBufferUpdates:
         """Note a reset of a buffer. `behind_tile`: a tile or a shift is still pending."""
         self._resets.append(reset)
         if not behind_tile and self._shift is None:
-            self.begun()
+            self.apply_resets()
 
     @property
     def is_pending(self) -> bool:
         """True where a shift or a reset was noted and not queued."""
         return self._shift is not None or bool(self._resets)
 
-    def begun(self) -> None:
+    def apply_resets(self) -> None:
         """Apply the resets, now that everything before them is queued."""
         for reset in self._resets:
             self._touched.begin(reset.root, reset.first)
@@ -167,6 +167,6 @@ class RollingBufferUpdates:
             number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
             self._touched.use(box, number, self._store)
             self._touched.use(target, number, self._store)
-            self._touched.moved(box, number, self._store)
+            self._touched.note_move(box, number, self._store)
         self._touched.move_rows(shift.root, shift.first)
-        self.begun()
+        self.apply_resets()

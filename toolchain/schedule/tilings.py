@@ -38,14 +38,14 @@ Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and chann
 class _Measured:
     """The measurements of one tiling.
 
-    `sizes`: of the tiles so far, `seen` in number, all where `whole`. `able`: units that can run them. `costs`, `moving`: plans
-    by rings and units, without and with the bytes that they move.
+    `sizes`: of the tiles so far, `tile_count` in number, all where `is_complete`. `capable_units`: units that can run them.
+    `costs`, `moving`: plans by rings and units, without and with the bytes that they move.
     """
 
     sizes: Sizes
-    seen: int = 0
-    whole: bool = False
-    able: tuple[Unit, ...] | None = None
+    tile_count: int = 0
+    is_complete: bool = False
+    capable_units: tuple[Unit, ...] | None = None
     costs: dict[_Run, TiledLayer] = field(default_factory=dict)
     moving: dict[_Run, TiledLayer] = field(default_factory=dict)  # with the bytes that they move
 
@@ -63,17 +63,17 @@ class LayerTilings:
         views: Mapping[str, View],
         model: CostModel,
         depth: int,
-        known: Sequence[Candidate] | None = None,
+        shared_candidates: Sequence[Candidate] | None = None,
         visited: dict[Tiling, Visited] | None = None,
     ):
         """candidates and sampled tiles may be shared.
 
-        `known`: the candidates, where they exist already. `visited`: sampled tiles by tiling, which the same layer shares for
-        other residents.
+        `shared_candidates`: the candidates, where they exist already. `visited`: sampled tiles by tiling, which the same layer
+        shares for other residents.
         """
         self._visited = {} if visited is None else visited
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
-        self._candidates = known if known is not None else candidates(layer)
+        self._candidates = shared_candidates if shared_candidates is not None else candidates(layer)
         self._measured: dict[Tiling, _Measured] = {}
         self._chosen: dict[Hashable, list[tuple[float, float, TiledLayer | None]]] = {}  # from, below how many bytes of SRAM
         self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
@@ -97,12 +97,12 @@ class LayerTilings:
         best: TiledLayer | None = None
         tried, doubled, looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
-            if best is not None and tried >= _FEW and tiles > _FINER * best.works * best.tiling.batches:
+            if best is not None and tried >= _FEW and tiles > _FINER * best.tile_count * best.tiling.batches:
                 continue
             plan = self.evaluate(tiling, room, by)
             if plan is None:
                 continue
-            looked_at += self._measured[tiling].seen
+            looked_at += self._measured[tiling].tile_count
             tried += tiling.plain  # the same tiles by another dataflow, or several at once, take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
             if best is None or by(plan) < by(best):
@@ -119,8 +119,11 @@ class LayerTilings:
             other = self.evaluate(tiling, room)
             if other is None or len(finer_plans) == most:
                 continue
-            if plan.works < other.works <= _FINER_WORKS * plan.works and other.cycles <= _FINER_CYCLES * plan.cycles:
-                finer_plans.setdefault(other.works, other)
+            if (
+                plan.tile_count < other.tile_count <= _FINER_WORKS * plan.tile_count
+                and other.cycles <= _FINER_CYCLES * plan.cycles
+            ):
+                finer_plans.setdefault(other.tile_count, other)
         return list(finer_plans.values())
 
     def _fits(self, need: Room, room: Room) -> bool:
@@ -140,13 +143,15 @@ class LayerTilings:
     def evaluate(self, tiling: Tiling, room: Room, by: CostWeights = ALONE) -> TiledLayer | None:
         """The plan of a tiling with as many slots as fit, or fewer that are as fast; None where not even one of each fits."""
         measured = self._measured.get(tiling) or self._measured.setdefault(tiling, _Measured(self._sizes()))
-        if not self._may_fit(measured.sizes, room) or not (measured.whole or self._measure(tiling, measured, room)):
+        if not self._may_fit(measured.sizes, room) or not (measured.is_complete or self._measure(tiling, measured, room)):
             return None
-        if measured.able is None:
-            measured.able = self._units if len(self._units) == 1 else self._model.able(self._layer, self._visited[tiling])
-            if not measured.able and tiling.variant == (0, 0):
+        if measured.capable_units is None:
+            measured.capable_units = (
+                self._units if len(self._units) == 1 else self._model.list_capable_units(self._layer, self._visited[tiling])
+            )
+            if not measured.capable_units and tiling.variant == (0, 0):
                 raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
-        units = self._fitting(measured.able, measured.sizes, room)
+        units = self._fitting(measured.capable_units, measured.sizes, room)
         plans: list[TiledLayer] = []
         for depth, apart, singles in self._depths(measured.sizes):
             for single in singles:
@@ -204,18 +209,18 @@ class LayerTilings:
     def _measure(self, tiling: Tiling, measured: _Measured, room: Room) -> bool:
         """Finds the sizes of the tiling's slots; False as soon as they are beyond the room."""
         sizes = measured.sizes = self._sizes()
-        measured.seen, visited = 0, list[Sequence[TileTask] | int]()
+        measured.tile_count, visited = 0, list[Sequence[TileTask] | int]()
         for tiles in self._visit(tiling):
             visited.append(tiles)
             if isinstance(tiles, int):
                 continue
-            measured.seen += len(tiles)
+            measured.tile_count += len(tiles)
             before = sizes.total_bytes
             for tile in tiles:
                 sizes.add(tile, self._resident)
             if sizes.total_bytes > before and not self._may_fit(sizes, room):
                 return False
-        measured.whole = True
+        measured.is_complete = True
         self._visited[tiling] = visited
         return True
 

@@ -34,34 +34,34 @@ def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
     """The layer's tiles go along this axis by `step`: its loop over it has that, or there is one, innermost."""
     _require_count("split", "step", step)
 
-    def changed(stmt: LayerTree) -> LayerTree:
+    def edit(stmt: LayerTree) -> LayerTree:
         loops = [replace(loop, step=step, note="") if loop.axis == axis else loop for loop in stmt.loops]
         added = [] if axis in stmt.steps else [Loop(axis, step)]
         return replace(stmt, loops=(*loops, *added))
 
-    return _changed(tree, "split", layer, changed)
+    return _change_layer(tree, "split", layer, edit)
 
 
 def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
     """The other way round: a tile is all of this axis."""
 
-    def changed(stmt: LayerTree) -> LayerTree:
+    def edit(stmt: LayerTree) -> LayerTree:
         if axis not in stmt.steps:
             raise CompileError(f"join: layer {quote_name(layer)} has no loop over {axis}{_loops(stmt)}")
         return replace(stmt, loops=tuple(loop for loop in stmt.loops if loop.axis != axis))
 
-    return _changed(tree, "join", layer, changed)
+    return _change_layer(tree, "join", layer, edit)
 
 
 def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
     """The layer's loops stand in this order of their axes, from the outermost."""
 
-    def changed(stmt: LayerTree) -> LayerTree:
+    def edit(stmt: LayerTree) -> LayerTree:
         if sorted(axes) != sorted(stmt.steps):
             raise CompileError(f"reorder: {', '.join(axes)} are not the loops of layer {quote_name(layer)}{_loops(stmt)}")
         return replace(stmt, loops=tuple(next(loop for loop in stmt.loops if loop.axis == axis) for axis in axes))
 
-    return _changed(tree, "reorder", layer, changed)
+    return _change_layer(tree, "reorder", layer, edit)
 
 
 def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Literal["all"], memory: str = "sram") -> RegionTree:
@@ -69,30 +69,32 @@ def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Litera
     if count != ALL:
         _require_count("slots", "count", int(count))
 
-    def changed(stmt: LayerTree) -> LayerTree:
+    def edit(stmt: LayerTree) -> LayerTree:
         rings = [replace(r, slots=count, note="") if r.buffer == ring else r for r in stmt.rings]
         added = [] if any(r.buffer == ring for r in stmt.rings) else [Ring(ring, memory, count)]
         return replace(stmt, rings=(*rings, *added))
 
-    return _changed(tree, f"slots of {ring_name(ring)}", layer, changed)
+    return _change_layer(tree, f"slots of {ring_name(ring)}", layer, edit)
 
 
 def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
     """The layer's tiles are shared out to these units; to any that can, where none are given."""
     if len(set(units)) < len(units):
         raise CompileError(f"parallel: {', '.join(units)}: a unit is named twice")
-    return _changed(tree, "parallel", layer, lambda stmt: replace(stmt, call=replace(stmt.call, units=tuple(units), note="")))
+    return _change_layer(
+        tree, "parallel", layer, lambda stmt: replace(stmt, call=replace(stmt.call, units=tuple(units), note=""))
+    )
 
 
 def inline(tree: RegionTree, layer: str) -> RegionTree:
     """The data-movement operator moves nothing: its producer or consumers use the data where it lies. A storage that it needed
     goes, with its `alloc`."""
-    return _changed(tree, "inline", layer, lambda stmt: _moving(stmt, "inline", True))
+    return _change_layer(tree, "inline", layer, lambda stmt: _moving(stmt, "inline", True))
 
 
 def move(tree: RegionTree, layer: str) -> RegionTree:
     """The other way round: DMA moves it to a storage of its own, in which its neighbours are read one by one."""
-    return _changed(tree, "move", layer, lambda stmt: _moving(stmt, "move", False))
+    return _change_layer(tree, "move", layer, lambda stmt: _moving(stmt, "move", False))
 
 
 def _moving(stmt: LayerTree, what: str, inline: bool) -> LayerTree:
@@ -111,7 +113,7 @@ def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
         raise CompileError(
             f"fetch: layer {quote_name(layer)} takes turns, in which it brings its constants itself; unfuse it first"
         )
-    return _changed(tree, "fetch", layer, lambda stmt: replace(stmt, fetches=fetches))
+    return _change_layer(tree, "fetch", layer, lambda stmt: replace(stmt, fetches=fetches))
 
 
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
@@ -126,7 +128,7 @@ def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
         if isinstance(part, CascadeTree):
             raise CompileError(f"fuse: layer {quote_name(part.layers[0].name)} takes turns already; unfuse it first")
     fused = {stmt.name for part in tree.parts[begin : end + 1] for stmt in layers_of(part)}
-    parts = [_fetching(part, lambda layer, prefetch: not fused & {layer, prefetch.behind}) for part in tree.parts]
+    parts = [_fetching(part, lambda layer, prefetch: not fused & {layer, prefetch.after_layer}) for part in tree.parts]
     layers = tuple(stmt for part in parts[begin : end + 1] for stmt in layers_of(part))
     cascade = CascadeTree((Loop(ROWS, step),), layers)
     return replace(tree, parts=(*parts[:begin], cascade, *parts[end + 1 :]), note="")
@@ -158,7 +160,7 @@ def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
     is_cascade = any(isinstance(part, CascadeTree) for part in parts)
     rows = tuple(alloc for alloc in tree.tensors if alloc.buffer.rows and is_cascade)
     named = {stmt.name for part in parts for stmt in layers_of(part)}
-    alone = tuple(_fetching(part, lambda _, prefetch: prefetch.behind in named) for part in parts)
+    alone = tuple(_fetching(part, lambda _, prefetch: prefetch.after_layer in named) for part in parts)
     return replace(tree, tensors=rows, parts=alone, note="")
 
 
@@ -169,7 +171,7 @@ def _fetching(part: LayerTree | CascadeTree, predicate: Callable[[str, Prefetch]
     return replace(part, fetches=tuple(f for f in part.fetches if predicate(part.name, f.buffer)))
 
 
-def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
+def _change_layer(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
     """The schedule with another layer in this one's place."""
     place = _place(tree, what, layer)
     part = tree.parts[place]

@@ -44,7 +44,7 @@ def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocatio
             f"{live[step]:,} bytes{tensors} lie in {memory.name} while it runs, {beyond:,} more than memories.{memory.key}.size="
             f"{memory.memory.size:,}; take smaller steps or fewer slots, or let a tensor lie in dram",
         )
-    return CompileError("\n".join(faults.told())) if faults else None
+    return CompileError("\n".join(faults.list_sentences())) if faults else None
 
 
 def explain_fragmentation(bound: BoundTree) -> CompileError:
@@ -55,7 +55,7 @@ def explain_fragmentation(bound: BoundTree) -> CompileError:
         f"region {bound.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
         "take smaller steps or fewer slots, or let a tensor lie in dram",
     )
-    return CompileError("\n".join(faults.told()))
+    return CompileError("\n".join(faults.list_sentences()))
 
 
 def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> PlannedRegion:
@@ -90,7 +90,9 @@ class _UserPlanner(RegionPlanner):
         return next(c.layers[index - c.first] for c in cascades if index in c.indices)
 
     def plan(self) -> PlannedRegion:
-        return self._plan_whole_schedule() if self.tree.whole else min(self.search_plans(), key=lambda plan: plan.cycles)
+        return (
+            self._plan_whole_schedule() if self.tree.names_all_layers else min(self.search_plans(), key=lambda plan: plan.cycles)
+        )
 
     def _plan_whole_schedule(self) -> PlannedRegion:
         planned = self._list_layers_by_name()
@@ -110,8 +112,8 @@ class _UserPlanner(RegionPlanner):
     def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
         return explain_overflow(self.tree, self.facts, self.allocation(*self._with_cascades(planned, self.pinned.inside)))
 
-    def unplaced(self) -> CompileError:
-        return self._overfull(self._list_layers_by_name()) or super().unplaced()
+    def explain_no_placement(self) -> CompileError:
+        return self._overfull(self._list_layers_by_name()) or super().explain_no_placement()
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         least = self.pinned.least_bytes()
@@ -137,9 +139,9 @@ class _UserPlanner(RegionPlanner):
         parts = [firsts.get(i, layer) for i, layer in enumerate(layers) if i in firsts or i in alone]
         return parts, resident | self.pinned.rows
 
-    def cascaded(self, plan: PlannedRegion) -> PlannedRegion:
+    def group_cascades(self, plan: PlannedRegion) -> PlannedRegion:
         """Others take turns where none are said to."""
-        return plan if self.tree.cascades else super().cascaded(plan)
+        return plan if self.tree.cascades else super().group_cascades(plan)
 
     def bounds(self, before: PlannedRegion) -> GroupingBounds:
         limits, pinned = super().bounds(before), self.pinned

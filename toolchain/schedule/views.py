@@ -33,11 +33,11 @@ class View:
     columns: int = 0
 
     @classmethod
-    def whole(cls, name: str, kind: TensorType, maps: FeatureMaps | None = None) -> View:
+    def own_storage(cls, name: str, kind: TensorType, maps: FeatureMaps | None = None) -> View:
         """A storage of its own."""
         return cls(name, 0, make_strides(kind.shape, kind.item_bytes, maps), kind.item_bytes)
 
-    def held(self, rows: int, shape: tuple[int, ...], channels: int = 0, columns: int = 0) -> View:
+    def with_rows(self, rows: int, shape: tuple[int, ...], channels: int = 0, columns: int = 0) -> View:
         """The view of a tensor [1, h, w, c] whose storage holds so many rows. In surfaces, or of a block of channels or
         columns, the tensor has its storage for itself."""
         strides = self.strides
@@ -62,7 +62,7 @@ class View:
         """The strides of a box of the tensor in a buffer of its own; contiguous elements stay contiguous."""
         return make_strides(box.size, self.item_bytes, self.strides.maps, self.order)
 
-    def stored_bytes(self, shape: tuple[int, ...]) -> int:
+    def count_stored_bytes(self, shape: tuple[int, ...]) -> int:
         """The bytes of a tensor of this shape that lies as this one does."""
         if self.rows:
             shape = (1, self.rows, self.columns or shape[2], self.channels or shape[3])
@@ -95,9 +95,9 @@ class ViewInputs(NamedTuple):
     maps: FeatureMaps | None = None
     moved: frozenset[str] = frozenset()
 
-    def whole(self, name: str) -> View:
+    def own_storage(self, name: str) -> View:
         """A storage of its own."""
-        return View.whole(name, self.types[name], self.maps if name in self.feature_maps else None)
+        return View.own_storage(name, self.types[name], self.maps if name in self.feature_maps else None)
 
     def uses(self) -> Mapping[str, list[Node]]:
         """The nodes that read each tensor."""
@@ -121,7 +121,7 @@ def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
     for node in region.nodes:
         for name in node.inputs:
             if name and name not in views:
-                views[name] = region.whole(name)
+                views[name] = region.own_storage(name)
         out = node.outputs[0]
         if out not in views:
             views[out] = _view(node, views, region, uses, in_place)
@@ -130,12 +130,12 @@ def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
 
 def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mapping[str, list[Node]], in_place: bool) -> View:
     out = node.outputs[0]
-    plain, reshaped = region.whole(out), any(isinstance(n.op, Reshape) for n in uses.get(out, []))
+    plain, reshaped = region.own_storage(out), any(isinstance(n.op, Reshape) for n in uses.get(out, []))
     if isinstance(node.op, Reshape):
         source = views[node.inputs[0]]
         return (
             View(source.root, source.offset_bytes, plain.strides, plain.item_bytes)
-            if _lies_alike(node, source, plain, region)
+            if _keeps_places(node, source, plain, region)
             else plain
         )
     if isinstance(node.op, PutRows) and node.op.in_place:
@@ -147,13 +147,13 @@ def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mappi
             strides = source.strides.take_steps(node.op.steps)
             return View(source.root, source.at(node.op.starts), strides, source.item_bytes)
     if isinstance(node.op, Transpose) and not is_separate:
-        view = _permuted(views[node.inputs[0]], node.op.perm)
+        view = _permute(views[node.inputs[0]], node.op.perm)
         if view is not None and plain.strides.maps is None and all(_takes(n, out, view) for n in uses.get(out, [])):
             return view
     return plain
 
 
-def _permuted(view: View, perm: Sequence[int]) -> View | None:
+def _permute(view: View, perm: Sequence[int]) -> View | None:
     """The view of a tensor whose dimension i is dimension perm[i] of this one; None of channel-blocked maps."""
     return None if view.strides.maps is not None else replace(view, strides=view.strides.permute(perm))
 
@@ -164,10 +164,10 @@ def _takes(node: Node, name: str, view: View) -> bool:
     return neighbours is not None and (neighbours == 0 or view.strides.along[-1] == view.item_bytes)
 
 
-def _lies_alike(node: Node, source: View, target: View, region: ViewInputs) -> bool:
+def _keeps_places(node: Node, source: View, target: View, region: ViewInputs) -> bool:
     """True where a Reshape finds every element in its place, and all bytes that it touches."""
     before, after = region.types[node.inputs[0]].shape, region.types[node.outputs[0]].shape
-    fits = target.stored_bytes(after) <= source.stored_bytes(before)
+    fits = target.count_stored_bytes(after) <= source.count_stored_bytes(before)
     return fits and source.strides.same_places(before, target.strides, after)
 
 
@@ -189,20 +189,20 @@ def _in_place_parts(region: ViewInputs, uses: Mapping[str, list[Node]]) -> dict[
             continue
         if isinstance(node.op, Transpose):
             name = node.inputs[0]
-            view = _permuted(placed.get(out) or region.whole(out), np.argsort(node.op.perm).tolist())
-            alone = uses[name] == [node] and name not in region.ports and region.whole(name).strides.maps is None
+            view = _permute(placed.get(out) or region.own_storage(out), np.argsort(node.op.perm).tolist())
+            alone = uses[name] == [node] and name not in region.ports and region.own_storage(name).strides.maps is None
             if alone and view is not None and name in producers and _takes(producers[name], name, view):
                 placed[name] = view
         if not isinstance(node.op, IntegerConcat):
             continue
-        joined, shape = placed.get(out) or region.whole(out), region.types[out].shape
+        joined, shape = placed.get(out) or region.own_storage(out), region.types[out].shape
         at = 0
         for name in node.inputs:
             producer, part_shape = producers.get(name), region.types[name].shape
             is_separate = producer is None or isinstance(producer.op, Reshape | Slice) or name in region.ports or name in placed
             reshaped = any(isinstance(n.op, Reshape) for n in uses[name])
             start = tuple(at if d == node.op.axis else 0 for d in range(len(shape)))
-            is_aligned = region.whole(name).strides.maps == joined.strides.maps and joined.strides.is_whole(
+            is_aligned = region.own_storage(name).strides.maps == joined.strides.maps and joined.strides.is_whole(
                 start[-1], part_shape[-1], shape[-1]
             )
             if not is_separate and not reshaped and is_aligned and node.inputs.count(name) == 1:
