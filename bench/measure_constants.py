@@ -112,7 +112,7 @@ def constants(folders: list[str], exempt: tuple[str, ...]) -> Iterator[Constant]
                 continue
             assert isinstance(statement, (ast.Assign, ast.AnnAssign))
             value = None if statement.value is None else evaluate(statement.value)
-            if statement.value is not None and value is not None and value > 0:
+            if statement.value is not None and value is not None and (value > 0 or isinstance(value, float)):
                 yield Constant(path.relative_to(ROOT).as_posix(), name, ast.unparse(statement.value), value)
 
 
@@ -221,7 +221,7 @@ def planning_figures(path: Path, machine: str, kib: int) -> dict[str, float]:
 
 
 def memory_cases(_folder: Path) -> dict[str, Case]:
-    placements: dict[str, Case] = {f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60))}
+    placements: dict[str, Case] = {f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60), (3100, 400))}
     return placements | {"order": order_figures, "residents": residents_figures}
 
 
@@ -274,16 +274,20 @@ def accuracy_cases(folder: Path) -> dict[str, Case]:
     return {
         "small": partial(accuracy_figures, folder / "small.onnx", "wide32_w4a16", "full", draws),
         "functions": partial(accuracy_figures, folder / "functions.onnx", "wide32_w4a16", "none", draws),
+        "slices": partial(accuracy_figures, folder / "small.onnx", "wide32_w4a16", "none", draws, ("w[0-3]=int8",)),
+        "floored": partial(accuracy_figures, folder / "sums.onnx", str(folder / "floored.yaml"), "full", draws),
     }
 
 
-def accuracy_figures(path: Path, machine: str, effort: Any, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+def accuracy_figures(
+    path: Path, machine: str, effort: Any, samples: Mapping[str, np.ndarray], types: tuple[str, ...] = ()
+) -> dict[str, float]:
     """SQNR against float, in dB, on samples that served no choice."""
     from toolchain.api import BuildOptions
 
     few = {name: values[:SAMPLES] for name, values in samples.items()}
     other = {name: values[-JUDGED:] for name, values in samples.items()}
-    return {"dB": decibels_of(str(path), BuildOptions(machine, calibration=few, repair=effort, level=1), other)}
+    return {"dB": decibels_of(str(path), BuildOptions(machine, calibration=few, repair=effort, level=1, types=types), other)}
 
 
 def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> float:
@@ -370,6 +374,29 @@ def save_small(path: Path) -> None:
         node("Gemm", ["f", "w3", "b3"], ["y"], transB=1),
     ]
     save_network(path, nodes, constants, [1, 16, 8, 8], [1, 10])
+
+
+def save_sums(path: Path) -> None:
+    """Save a network whose sum and averages a machine that floors rounds down."""
+    rng, node = np.random.default_rng(SEED), onnx.helper.make_node
+    constants = [weights_of(rng, "w0", 16, 16, 3, 3), weights_of(rng, "w1", 16, 16, 1, 1), weights_of(rng, "w2", 10, 16)]
+    nodes = [
+        node("Conv", ["x", "w0"], ["c"], pads=[1, 1, 1, 1]),
+        node("Conv", ["x", "w1"], ["d"]),
+        node("Add", ["c", "d"], ["s"]),
+        node("AveragePool", ["s"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("GlobalAveragePool", ["p"], ["g"]),
+        node("Flatten", ["g"], ["f"]),
+        node("Gemm", ["f", "w2"], ["y"], transB=1),
+    ]
+    save_network(path, nodes, constants, [1, 16, 8, 8], [1, 10])
+
+
+def save_flooring_machine(path: Path) -> None:
+    """Save edge16 with results rounded down."""
+    machine = yaml.safe_load((ROOT / "hw_configs" / "edge16.yaml").read_text())
+    machine["numerics"]["rounding"] = "floor"
+    path.write_text(yaml.safe_dump(machine))
 
 
 def save_functions(path: Path) -> None:
@@ -487,8 +514,9 @@ The compiler has numbers that somebody chose: how many tilings are tried, how ma
 - Numbers of planning: cycles and program bytes of two networks. They are three inverted residual blocks on edge16 with
   12 KiB of SRAM, and a layer of a transformer on transformer64 with 32 KiB.
 - Numbers of the memory planner: bytes of placements, of an order and of what is not resident, of drawn problems.
-- Numbers of accuracy: SQNR against float of 48 samples that served no choice, on wide32_w4a16. They are of a small network
-  with `--repair full`, and of a network of functions, a norm and a softmax.
+- Numbers of accuracy: SQNR against float of 48 samples that served no choice. On wide32_w4a16 they are of a small network with
+  `--repair full`, of a network of functions, a norm and a softmax, and of the small one with weights in two bit slices. On an
+  edge16 that rounds down they are of a network of sums and averages with `--repair full`.
 - `-`: the change is below 0.05 % of cycles or 0.05 dB. What a number costs in build time is not in the table.
 
 A number may matter on other networks. One that changes nothing here is a candidate to go. Other numbers have a source beside
@@ -502,11 +530,12 @@ EARLIER_TEXT = """
 These were measured before on mobilenet_v2 (edge16) and bert_tiny (transformer64), each with 128 KiB of SRAM: cycles.
 
 """
+TITLES = "\n## Numbers that change something\n\n", "\n## Numbers that change nothing here\n\n"
 HEAD = "| number | module | value | halved | doubled |\n|---|---|---|---|---|\n"
 
 
 def page(record: Mapping[tuple[str, str, str, float], Measured], tuned: list[Constant], before: str) -> str:
-    """Return the page of all measured numbers. Of the page `before`, rows of numbers that the record has not stay."""
+    """Return the page of all measured numbers. Rows of the page `before` that the record lacks stay in their tables."""
     effects: list[str] = []
     no_effects: list[str] = []
     for c in tuned:
@@ -518,10 +547,21 @@ def page(record: Mapping[tuple[str, str, str, float], Measured], tuned: list[Con
         row = f"| `{c.name}` | `{c.path}` | {c.text} | {texts[0]} | {texts[1]} |"
         (no_effects if texts == ("-", "-") else effects).append(row)
     fresh = {tuple(row.split(" | ")[:2]) for row in effects + no_effects}
-    earlier = [row for row in before.splitlines() if row.startswith("| `") and tuple(row.split(" | ")[:2]) not in fresh]
-    parts = {"Numbers that change something": effects, "Numbers that change nothing here": no_effects}
-    texts_by_part = {f"\n## {title}\n\n": rows for title, rows in parts.items()} | {EARLIER_TEXT: earlier}
-    return PAGE + "".join(f"{text}{HEAD}" + "".join(f"{r}\n" for r in rows) for text, rows in texts_by_part.items() if rows)
+    parts = {TITLES[0]: effects, TITLES[1]: no_effects, EARLIER_TEXT: []}
+    for title, part in zip(parts, split_rows(before), strict=True):
+        parts[title] = sorted({*parts[title], *(row for row in part if tuple(row.split(" | ")[:2]) not in fresh)}, key=by_module)
+    return PAGE + "".join(f"{title}{HEAD}" + "".join(f"{r}\n" for r in rows) for title, rows in parts.items() if rows)
+
+
+def split_rows(page: str) -> list[list[str]]:
+    """Return the rows of a page's three tables: with an effect, without one, measured earlier on larger networks."""
+    before_earlier, _, earlier = page.partition(EARLIER_TEXT)
+    effects, _, no_effects = before_earlier.partition(TITLES[1])
+    return [[line for line in part.splitlines() if line.startswith("| `")] for part in (effects, no_effects, earlier)]
+
+
+def by_module(row: str) -> tuple[str, ...]:
+    return tuple(reversed(row.split(" | ")[:2]))
 
 
 def main() -> None:
@@ -566,6 +606,8 @@ def save_networks(folder: Path) -> None:
     save_transformer(folder / "transformer.onnx")
     save_functions(folder / "functions.onnx")
     save_small(folder / "small.onnx")
+    save_sums(folder / "sums.onnx")
+    save_flooring_machine(folder / "floored.yaml")
 
 
 def append(path: Path, measured: Measured) -> None:

@@ -38,7 +38,7 @@ _PARTICIPLE = re.compile(
 _PARAMETER_FIRST = re.compile(r"`?[a-z_][a-z_0-9]*`?(, `?[a-z_0-9]+`?)*: ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(])")
 _MEASURED_ROW = re.compile(r"^\| `(\w+)` \| `([\w./]+)` \|", re.M)  # of bench/measure_constants.py: number, module
-_NUMBER = re.compile(r"_?[A-Z][A-Z0-9_]* *(: *\w+)? *= *-?[0-9.]+(e-?\d+)?\b(?!.*#.*(docs/|https?:|[Mm]easured|[Ss]ource))")
+_NUMBER = re.compile(r"_?[A-Z][A-Z0-9_]* *(: *\w+)? *= *-?[0-9._]+(e-?\d+)?\b(?!.*#.*(docs/|https?:|[Mm]easured|[Ss]ource))")
 
 
 @dataclass(frozen=True)

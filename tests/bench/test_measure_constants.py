@@ -23,9 +23,10 @@ def test_the_page_has_effects_and_earlier_rows_and_no_number_that_nothing_read()
         for factor, cycles in ((0.5, 110.0), (2.0, 100.0)):
             figures = {"net cycles": cycles} if number.name == "_GOOD" else {}
             record[number.path, number.name, "4", factor] = Measured(number.path, number.name, "4", factor, figures, 0.0)
-    before = "| `_GOOD` | `toolchain/schedule/a.py` | 4 | - | - |\n| `_OLD` | `toolchain/schedule/b.py` | 2 | - | - |\n"
-    rows = [line for line in measuring.page(record, numbers, before).splitlines() if line.startswith("| `")]
-    assert rows == [
-        "| `_GOOD` | `toolchain/schedule/a.py` | 4 | net cycles +10.00 % | - |",
-        "| `_OLD` | `toolchain/schedule/b.py` | 2 | - | - |",
-    ]
+    old = "| `{}` | `toolchain/schedule/b.py` | 2 | - | - |"
+    good = "| `_GOOD` | `toolchain/schedule/a.py` | 4 | {} | - |"
+    titles = measuring.TITLES[1], measuring.EARLIER_TEXT
+    before = "\n".join((good.format("-"), titles[0], old.format("_SAME"), titles[1], old.format("_OLD")))
+    page = measuring.page(record, numbers, before)
+    assert measuring.split_rows(page) == [[good.format("net cycles +10.00 %")], [old.format("_SAME")], [old.format("_OLD")]]
+    assert page.count(measuring.HEAD) == 3

@@ -66,6 +66,8 @@ def test_a_rule_spares_what_is_fine(root: Path, code: str) -> None:
         ("schedule", "_NEAR = 1.01", (), ["constant"]),
         ("schedule", "_NEAR = 1.01", ("toolchain/schedule/module.py", "_NEAR"), []),
         ("schedule", "_NEAR = 1.01", ("toolchain/schedule/other.py", "_NEAR"), ["constant"]),
+        ("schedule", "_FEW = 1_000", (), ["constant"]),
+        ("schedule", "_FEW: int = 20_000", (), ["constant"]),
         ("schedule", "_NEAR_BYTES = 64", (), []),
         ("cli", "_NEAR = 1.01", (), []),
     ],
