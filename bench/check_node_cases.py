@@ -22,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -44,6 +44,7 @@ KINDS = ("right", "known", "refused", "wrong", "traceback")
 PLACES = ("chip", "partly", "host")
 CAUSES = Path(__file__).with_name("node_case_causes.yaml")
 CPU_S, MEMORY_BYTES = 20, 6 << 30
+REPORT_CASES = 100
 Results = dict[tuple[str, str], Verdict]
 
 
@@ -87,7 +88,11 @@ def in_own_process(case: Case, machine: Machine) -> Verdict:
 
 
 def run_cases(cases: Sequence[Any], machine: Machine, jobs: int) -> Results:
-    """Run the cases and return verdicts by (name, variant). A case with nothing to make constant counts the same in both."""
+    """Run the cases and return verdicts by (name, variant). A case with nothing to make constant counts the same in both.
+
+    Prints the counts so far to stderr behind every 100 cases; wrong ones with a listed cause are known there too.
+    """
+    causes = read_causes()
     results: Results = {}
 
     def both(case: Any) -> tuple[str, Verdict, Verdict]:
@@ -98,21 +103,27 @@ def run_cases(cases: Sequence[Any], machine: Machine, jobs: int) -> Results:
 
     with ThreadPoolExecutor(jobs) as pool:
         for done, (name, *verdicts) in enumerate(pool.map(both, cases), 1):
-            results.update(zip(((name, v) for v in VARIANTS), verdicts))
-            if sys.stderr.isatty():
-                print(f"\r{done} of {len(cases)}", end="", file=sys.stderr)
+            results.update(((name, variant), name_cause(name, v, causes)) for variant, v in zip(VARIANTS, verdicts))
+            if done % REPORT_CASES == 0:
+                print(f"{done} of {len(cases)}: {describe_counts(results)}", file=sys.stderr, flush=True)
     return results
 
 
-def with_causes(results: Results) -> Results:
-    """Return the results, where wrong ones with a listed cause are known."""
-    causes = {p: cause for cause, patterns in (yaml.safe_load(CAUSES.read_text()) or {}).items() for p in patterns}
+def describe_counts(results: Results) -> str:
+    """Return the number of verdicts of each kind by variant, on one line."""
+    counts = {v: Counter(verdict.kind for (_, variant), verdict in results.items() if variant == v) for v in VARIANTS}
+    return "; ".join(f"{v} " + ", ".join(f"{counts[v][kind]} {kind}" for kind in KINDS if counts[v][kind]) for v in VARIANTS)
 
-    def named(name: str, result: Verdict) -> Verdict:
-        cause = next((c for p, c in causes.items() if fnmatchcase(name, p)), None)
-        return replace(result, kind="known", reason=f"{result.reason}: {cause}") if cause and result.kind == "wrong" else result
 
-    return {key: named(key[0], verdict) for key, verdict in results.items()}
+def read_causes() -> dict[str, str]:
+    """Return the causes of known differences, by the pattern of the cases' names."""
+    return {p: cause for cause, patterns in (yaml.safe_load(CAUSES.read_text()) or {}).items() for p in patterns}
+
+
+def name_cause(name: str, verdict: Verdict, causes: Mapping[str, str]) -> Verdict:
+    """Return the verdict of a case; a wrong one with a listed cause is known."""
+    cause = next((c for p, c in causes.items() if fnmatchcase(name, p)), None)
+    return replace(verdict, kind="known", reason=f"{verdict.reason}: {cause}") if cause and verdict.kind == "wrong" else verdict
 
 
 def table(results: Results) -> Iterator[str]:
@@ -151,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     machine = load_machine(args.hw)
     require_writable({"--json": args.json}, machine_inputs(args.hw))
     newest_opset()  # asked before the processes fork, so that they know
-    results = with_causes(run_cases(node_cases(args.patterns), machine, args.jobs))
+    results = run_cases(node_cases(args.patterns), machine, args.jobs)
     for (name, variant), verdict in results.items():
         if verdict.kind in args.list:
             print(f"{verdict.kind:9s} {verdict.where:6s} {name} ({variant}): {verdict.reason}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,3 +71,20 @@ def test_sample_of_node_cases(tmp_path: Path) -> None:
     assert len(rows) > 0.95 * 2 * len(names)  # other versions of onnx may lack some
     fixed = {row["case"].removeprefix("test_"): (row["kind"], row["where"]) for row in rows if row["variant"] == "constants"}
     assert {n: fixed[n] for n in ON_CHIP if n in fixed and fixed[n] != ("right", "chip")} == {}
+
+
+def test_counts_are_printed_behind_every_hundred_cases(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    script = import_module("check_node_cases")
+    monkeypatch.setattr(script, "as_given", lambda case: case)
+    monkeypatch.setattr(script, "with_constants", lambda case: None)
+    monkeypatch.setattr(script, "in_own_process", lambda case, machine: script.Verdict(case.kind))
+    kinds = ["wrong", *["right"] * 149, *["refused"] * 70]
+    cases = [SimpleNamespace(name="test_round" if i == 0 else f"test_{i}", kind=kind) for i, kind in enumerate(kinds)]
+    assert len(script.run_cases(cases, None, 1)) == 2 * len(cases)
+    assert capsys.readouterr().err.splitlines() == [
+        "100 of 220: as given 99 right, 1 known; constants 99 right, 1 known",
+        "200 of 220: as given 149 right, 1 known, 50 refused; constants 149 right, 1 known, 50 refused",
+    ]
