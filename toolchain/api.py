@@ -469,8 +469,7 @@ def _calibrate_entry(network: Network, options: BuildOptions, data: BuildData, p
     """As the parameters file says, or calibrated and repaired: the samples held out judge the network without them, and then
     count like all others."""
     effort: Effort = "none"
-    start = options.passes.start
-    if options.parameters is None and not (start is not None and start.is_integer):
+    if options.parameters is None and options.passes.start is None:
         effort = effort_of(options.repair, network, data.calibration, real=options.calibration is not None)
     chooses = effort != "none" or options.observer == AUTO
     held_out = hold_out_evaluation_data(data, options, chooses=chooses, states=bool(network.model.states))

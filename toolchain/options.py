@@ -160,6 +160,11 @@ class BuildOptions:
                 raise CompileError(
                     f"start-from: the graph behind {start.stage} is quantized already; leave out --{option} {value}"
                 )
+        # Repair judges what it tries by the model, and selects from it anew, so that it would lose what was edited.
+        repairing = {"repair": without_effect["repair"], "observer": AUTO if self.observer == AUTO else None}
+        for option, value in repairing.items():
+            if value is not None:
+                raise CompileError(f"start-from: repair works on the model, not on a text; leave out --{option} {value}")
 
     def _accept_data(self) -> None:
         """Bring data into the forms that are opened. Raise CompileError."""

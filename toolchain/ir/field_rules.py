@@ -36,14 +36,21 @@ def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | 
     faults = (f"{type(part).__name__}: {fault}" for part in _list_parts(node.op) for fault in _list_faults(part))
     if fault := next(faults, None) or node.op.find_own_fault():
         return fault
-    if not _has_limits(node.op):
+    if not has_limits(node.op.__class__):
         return None
     return next((f"{type(node.op).__name__}: {fault}" for fault in _list_faults_on(node, types)), None)
 
 
-def _has_limits(part: Any) -> bool:
+def find_hint_fault(kind: type, values: Mapping[str, Any]) -> str | None:
+    """Return which of the values for a class's fields is not of the field's type: field, value and type. None: none."""
+    hints = get_type_hints(kind)
+    faults = (f"{n} {_show(v)}: must be {_describe(hints[n])}" for n, v in values.items() if not _fits(v, hints[n]))
+    return next(faults, None)
+
+
+def has_limits(kind: type) -> bool:
     """Return whether the names of a class's fields are the toolchain's, not those of a plug-in."""
-    return type(part).__module__.partition(".")[0] in _PACKAGES
+    return kind.__module__.partition(".")[0] in _PACKAGES
 
 
 def _list_parts(value: Any) -> Iterator[Any]:
@@ -63,14 +70,14 @@ def _list_faults(part: Any) -> Iterator[str]:
         if not _fits(value, hint):
             yield f"{name} {_show(value)}: must be {_describe(hint)}"
             return
-        if not _has_limits(part):
+        if not has_limits(kind):
             continue
         yield from _list_below(name, value, _LEAST)
         if name == "left_shift" and value > _MOST_SHIFT:
             yield f"left_shift {value}: must be at most {_MOST_SHIFT}"
         if name == "activation" and None not in value and value[0] > value[1]:
             yield f"activation {_show(value)}: the least value is above the largest"
-    codes = getattr(part, "codes", None) if _has_limits(part) else None
+    codes = getattr(part, "codes", None) if has_limits(kind) else None
     if codes is not None and not codes.limits[0] <= part.zero_point <= codes.limits[1]:
         yield f"zero_point {part.zero_point}: must be {codes.limits[0]} to {codes.limits[1]}, the codes of {codes.value}"
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
-from toolchain.errors import CompileError, first_line
-from toolchain.ir.field_rules import find_field_fault
+from quant.fixed_point.core.fixed_point_errors import FixedPointError
+from toolchain.errors import CompileError, ToolchainError, first_line
+from toolchain.ir.field_rules import find_field_fault, find_hint_fault, has_limits
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Origin, Quant, TensorType
 from toolchain.ir.states import ChipState, CircularState, StatePair, StatePart
 from toolchain.ir.text import WORD, Arrays, digest
 
 _STATES: Mapping[str, type] = {c.__name__: c for c in (ChipState, CircularState, StatePair, StatePart)}
 _CONSTANTS = {"None": None, "True": True, "False": False, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_SCHEDULES = ("region", "entry")  # first words of schedules
 _TOKEN = re.compile(
     r"(?P<array><(?:bool|u?int\d+|b?float\d+\w*|object|str\d*)\[[^\]]*\][^>]*>)"
     r'|(?P<quoted>"(?:[^"\\]|\\.)*")'
@@ -30,6 +32,11 @@ _TOKEN = re.compile(
 )
 _ARRAY = re.compile(r"<(\w+)\[([^\]]*)\] ?(.*)>")
 _CLOSE = {"(": ")", "<": ">"}
+MOST_LEVELS = 200  # of brackets in a value; Python follows 1,000 calls into each other, and a level takes two
+
+
+class _FieldError(ValueError):
+    """A value of a field that its class does not have."""
 
 
 class StageGraph(NamedTuple):
@@ -55,12 +62,16 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Open:
-    """A tuple or dataclass whose end has not come yet. `make`: None for a tuple; `shared`: its number as a shared part."""
+    """A tuple or dataclass whose end has not come yet.
+
+    `make`: None for a tuple; `shared`: its number as a shared part; `depth`: the most levels of an item that is read.
+    """
 
     make: type | None
     shared: str | None
     items: list[Any] = field(default_factory=list[Any])
     names: list[str] = field(default_factory=list[str])
+    depth: int = 0
 
 
 @dataclass
@@ -110,8 +121,8 @@ class _Line:
     def unquote(self, token: _Token) -> str:
         try:
             return json.loads(token.text)
-        except ValueError as error:
-            raise self.fault(f"{token.text} is no text in quotes as JSON has it: {error}") from None
+        except ValueError:
+            raise self.fault(f"{token.text} is no text in quotes as JSON has it") from None
 
     def take_int(self) -> int:
         token = self.take()
@@ -245,16 +256,17 @@ class _Parser:
         return OnnxOp(op_type, attributes, "" if domain == "onnx" else domain)
 
     def take_value(self, line: _Line) -> Any:
-        """Take a value of any depth."""
-        shared: dict[str, Any] = {}
+        """Take a value of at most MOST_LEVELS levels, those of shared parts counted where they are used."""
+        shared: dict[str, tuple[Any, int]] = {}  # values with their levels
         opened: list[_Open] = []
         number: str | None = None  # of a shared part that begins here
         while True:
-            token = line.take()
+            token, levels = line.take(), 0
             if token.kind == "shared" and token.text.endswith("="):
                 number = token.text[1:-1]
                 continue
             if opened and token.text == ("(" if opened[-1].make is None else "<").translate(_CLOSERS):
+                levels = opened[-1].depth + 1
                 value = self._close(line, opened.pop(), shared)
             elif token.text == "(" or (token.kind == "word" and line.peek() == "<"):
                 opened.append(_Open(None if token.text == "(" else self._class(line, token.text), number))
@@ -262,12 +274,17 @@ class _Parser:
                 self._begin_item(line, opened[-1])
                 continue
             elif token.kind == "shared":
-                value = shared.get(token.text[1:])
+                if token.text[1:] not in shared:
+                    raise line.fault(f"{token.text} stands for a part, and no part before it is {token.text}=")
+                value, levels = shared[token.text[1:]]
             else:
                 value = self._plain(line, token)
             if not opened:
                 return value
             opened[-1].items.append(value)
+            opened[-1].depth = max(opened[-1].depth, levels)
+            if max(len(opened), opened[-1].depth) >= MOST_LEVELS:
+                raise line.fault(f"a value has more than {MOST_LEVELS} levels of brackets")
             if line.take_if(","):
                 self._begin_item(line, opened[-1])
 
@@ -282,23 +299,35 @@ class _Parser:
             part.names.append(line.take_name())
             line.take("=")
 
-    def _close(self, line: _Line, part: _Open, shared: dict[str, Any]) -> Any:
+    def _close(self, line: _Line, part: _Open, shared: dict[str, tuple[Any, int]]) -> Any:
         value: Any = tuple(part.items)
         if part.make is not None:
             if len(part.names) != len(part.items):
                 raise line.fault(f"{part.make.__name__}: has {len(part.items)} values for {len(part.names)} fields")
             value = self._construct(line, part.make, dict(zip(part.names, part.items)))
         if part.shared is not None:
-            shared[part.shared] = value
+            shared[part.shared] = value, part.depth + 1
         return value
 
     def _construct(self, line: _Line, make: type, values: dict[str, Any]) -> Any:
         """Return an operator or a part of one. Strings become members of an Enum where its field is one."""
-        hints = get_type_hints(make)
+        hints, names = get_type_hints(make), [one.name for one in fields(make)]
+        unknown = next((name for name in values if name not in names), None)
+        if unknown is not None:
+            raise line.fault(f"{make.__name__}: has no field {unknown}; its fields are {', '.join(names)}")
+        missing = [f.name for f in fields(make) if f.name not in values and f.default is f.default_factory is MISSING]
+        if missing:
+            raise line.fault(f"{make.__name__}: lacks {', '.join(missing)}")
         try:
-            return make(**{name: _as_hinted(name, value, hints.get(name)) for name, value in values.items()})
-        except Exception as error:  # whatever the class says of fields that do not fit it
-            raise line.fault(f"{make.__name__}: {first_line(error).removeprefix(f'{make.__name__}: ')}") from None
+            fitted = {name: _as_hinted(name, value, hints.get(name)) for name, value in values.items()}
+        except _FieldError as error:
+            raise line.fault(f"{make.__name__}: {error}") from None
+        try:
+            return make(**fitted)
+        except Exception as error:
+            own_sentence = not has_limits(make) or isinstance(error, FixedPointError | ToolchainError)
+            message = first_line(error).removeprefix(f"{make.__name__}: ") if own_sentence else find_hint_fault(make, fitted)
+            raise line.fault(f"{make.__name__}: {message or 'its fields do not fit each other'}") from None
 
     def _plain(self, line: _Line, token: _Token) -> Any:
         if token.kind == "array":
@@ -321,32 +350,35 @@ class _Parser:
         dtype, shape, content = parts.groups()
         place = content.rpartition("@")
         if place[1]:
-            return self._find_stored(line, place[2])
+            return self._find_stored(line, token.text, place[2])
         try:
             values = [_CONSTANTS.get(text, text) for text in content.split(", ") if text]
             sizes = [int(n) for n in shape.split(",") if n.strip()]
             return np.array(values, object).astype(dtype).reshape(sizes)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise line.fault(f"{token.text}: {error}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise line.fault(f"{token.text}: its elements are not as many as its shape says, or none of {dtype}") from None
 
-    def _find_stored(self, line: _Line, key: str) -> np.ndarray:
+    def _find_stored(self, line: _Line, text: str, key: str) -> np.ndarray:
         if key not in self.arrays:
             raise line.fault(f"array @{key} is not in the .npz file beside the text; dump both in one build")
         if digest(self.arrays[key]) != key:
             raise line.fault(f"array @{key} of the .npz file beside the text is not the one that the text means")
-        return self.arrays[key]
+        stored = self.arrays[key]
+        if not text.startswith(kind := f"<{stored.dtype}{list(stored.shape)} "):
+            raise line.fault(f"{text}: array @{key} of the .npz file beside the text is {kind[1:-1]}")
+        return stored
 
 
 _CLOSERS = {ord(opening): closing for opening, closing in _CLOSE.items()}
 
 
 def _as_hinted(name: str, value: Any, hint: Any) -> Any:
-    """Return a member of the Enum that a field's type names, for its value as a string; else the value. Raise ValueError."""
+    """Return a member of the Enum that a field's type names, for its value as a string; else the value. Raise _FieldError."""
     if isinstance(value, str):
         for kind in (hint, *get_args(hint)):
             if isinstance(kind, type) and issubclass(kind, Enum):
                 if value not in (members := [str(member.value) for member in kind]):
-                    raise ValueError(f"{name} {value}: must be one of {', '.join(members)}")
+                    raise _FieldError(f"{name} {value}: must be one of {', '.join(members)}")
                 return kind(value)
     return value
 
@@ -370,9 +402,12 @@ def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mappi
     `name`: the file, for messages; `classes`: operators and their parts by name; `arrays`: larger arrays by digest.
     Raises CompileError with the line of what it does not understand.
     """
-    lines = [_tokens(line, f"{name}, line {number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines or lines[0].peek() != "graph":
+    first_word = text.split(maxsplit=1)[0] if text.strip() else ""
+    if first_word in _SCHEDULES:
+        raise CompileError(f"{name}: is a schedule, not the graph of a stage; give it to --schedule")
+    if first_word != "graph":
         raise CompileError(f"{name}: does not begin with 'graph'; npu-build --dump-after writes such a text")
+    lines = [_tokens(line, f"{name}, line {number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     head, parser = lines[0], _Parser(classes, arrays)
     head.take()
     graph_name = head.take_name()

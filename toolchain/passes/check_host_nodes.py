@@ -9,7 +9,7 @@ import numpy as np
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp
 from toolchain.ir.text import print_operator
 
-_WAY_OUT = "edit the model, or begin with the text of a build by --repair none with the same data and options"
+WAY_OUT = "edit the model, or begin with the text of a build by --repair none with the same data and options"
 
 
 def find_host_fault(graph: Graph[Any], model: OnnxGraph) -> str | None:
@@ -18,7 +18,7 @@ def find_host_fault(graph: Graph[Any], model: OnnxGraph) -> str | None:
     for node in graph.nodes:
         fault = _find_fault(node, graph, model, producers) if isinstance(node.op, OnnxOp) else None
         if fault is not None:
-            return f"node {node.name} runs on the host, {fault}; {_WAY_OUT}"
+            return f"node {node.name} runs on the host, {fault}; {WAY_OUT}"
     return None
 
 

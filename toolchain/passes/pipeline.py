@@ -21,6 +21,7 @@ from toolchain.ir.parse_text import StageGraph
 from toolchain.ops.function_names import prefers_one_function
 from toolchain.passes.annotate import annotate_selection, get_fixed_ranges
 from toolchain.passes.check_host_nodes import find_host_fault
+from toolchain.passes.check_start import require_start
 from toolchain.passes.circular_states import use_circular_states
 from toolchain.passes.compose import compose
 from toolchain.passes.fold_qdq import FoldedQdq, fold_qdq, fuse_selected_clamps
@@ -118,24 +119,15 @@ def run_passes(passes: Sequence[Pass], lowering: Lowering, context: PassContext)
             if faults:
                 raise InternalError(f"pass {one.name} broke the graph: {'; '.join(faults)}")
         if one.stage and context.options.start is not None and context.options.start.stage == one.stage:
-            lowering = begin_at(lowering, context.options.start)
+            lowering = begin_at(lowering, context.options.start, context.chip)
         context.dump(one.dump_name, GraphDump(one.dump_name, lowering.graph))
     return lowering
 
 
-def begin_at(lowering: Lowering, start: StageGraph) -> Lowering:
-    """Return the network with the graph of a stage in place of its own. Raise CompileError where it is of another network."""
-    graph = start.graph
-    for ports, own_ports, kind in (
-        (graph.inputs, lowering.graph.inputs, "inputs"),
-        (graph.outputs, lowering.graph.outputs, "outputs"),
-    ):
-        if ports != own_ports:
-            raise CompileError(
-                f"--start-from: {kind} of the graph are {', '.join(ports)}, those of the model {', '.join(own_ports)}"
-            )
-    if faults := verify(graph):
-        raise CompileError(f"--start-from: the graph is not sound: {'; '.join(faults)}")
+def begin_at(lowering: Lowering, start: StageGraph, chip: Chip) -> Lowering:
+    """Return the network with the graph of a stage in place of its own. Raise CompileError where it cannot take that place."""
+    graph, model = start.graph, lowering.model
+    require_start(start, lowering.graph, chip, model.opset, model.graph, {name for name, _ in model.nodes})
     selection = lowering.selection
     return replace(
         lowering,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from quant.array_files import read_array_headers
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from toolchain.atomic_files import read_limited
-from toolchain.errors import CompileError, ConfigError, ToolchainError, first_line
+from toolchain.errors import CompileError, ConfigError, ToolchainError, first_line, is_out_of_memory
 from toolchain.frontend.infer import is_onnx_operator
 from toolchain.input_limits import LISTING_BYTES
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
@@ -96,12 +97,15 @@ def blame_start(start: StageGraph | None) -> Iterator[None]:
         yield
     except (CompileError, ConfigError, OSError, MemoryError):
         raise
-    except ToolchainError as error:
-        if start is None:
-            raise
-        raise CompileError(f"--start-from: the graph behind {start.stage} cannot be compiled: {error}") from error
     except Exception as error:
-        if start is None:
+        if start is None or is_out_of_memory(error):
             raise
-        what = f"{type(error).__name__}: {error}"
-        raise CompileError(f"--start-from: the graph behind {start.stage} cannot be compiled: {what}") from error
+        words = f": {first_line(error)}" if isinstance(error, ToolchainError) else f" ({_locate(error)})"
+        fault = f"the graph behind {start.stage} cannot be compiled as it is edited"
+        raise CompileError(f"--start-from: {fault}{words}; undo edits one by one until it is") from error
+
+
+def _locate(error: Exception) -> str:
+    """Return the file and line of the toolchain at which an exception was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}, line {frame.lineno}, does not expect it"

@@ -142,6 +142,8 @@ def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
 
 def parse_schedule(text: str, file: str) -> tuple[RegionTree, ...]:
     """Parse the text of a file. Raises CompileError with all faults."""
+    if text.split(maxsplit=1)[:1] == ["graph"]:
+        raise CompileError(f"{file}: is the graph of a stage, not a schedule; give it to --start-from")
     parser = _Parser(file)
     regions = parser.regions(parser.statements(text))
     if parser.faults:

@@ -1,0 +1,212 @@
+"""Check the graph that a build begins at against the one that the passes give there: what an edit may not change.
+
+Each rule stands in `_RULES`. It gives the faults of the graph with the name of the node that has them, "" of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from toolchain.errors import CompileError
+from toolchain.frontend.infer import infer
+from toolchain.frontend.promote_attributes import PARAMETERS, SCALARS
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, OnnxOp, TensorType, verify
+from toolchain.ir.parse_text import StageGraph
+from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.kit.layout import permute_to_layout
+from toolchain.ops.matrix_product import MatrixProduct
+from toolchain.ops.softmax import Softmax
+from toolchain.ops.unary import Unary
+from toolchain.passes.check_host_nodes import WAY_OUT
+
+_LAYOUTS = ("plain", "nhwc", INNER)
+_ONNX = ("", "ai.onnx")
+_OF_MACHINE: dict[str, Callable[[Chip], Any]] = {"accumulator_bits": lambda chip: chip.numerics.accumulator_bits}
+_REALS = frozenset(("min", "max", "value", "roi", "scales"))  # parameters that are no whole numbers
+Fault = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """A graph in the place of the one that the passes give.
+
+    `graph`, `replaced`: both.
+    `sources`, `tensors`: the model's nodes, and its tensors with their types.
+    """
+
+    graph: Graph[Any]
+    replaced: Graph[Any]
+    chip: Chip
+    opset: int
+    sources: frozenset[str]
+    tensors: dict[str, TensorType]
+
+    @cached_property
+    def chip_nodes(self) -> list[Node[Any]]:
+        """The nodes that do not stay with the host, which computes the model's."""
+        return [node for node in self.graph.nodes if not isinstance(node.op, OnnxOp)]
+
+    @cached_property
+    def changed_nodes(self) -> list[Node[Any]]:
+        """The nodes that the replaced graph has not, or with tensors of other types."""
+        before = {node.name: node for node in self.replaced.nodes}
+        return [node for node in self.graph.nodes if not self._is_same(node, before.get(node.name))]
+
+    def _is_same(self, node: Node[Any], other: Node[Any] | None) -> bool:
+        """Return whether two nodes are one. Arrays among their fields are compared by what they are, not by their elements."""
+        if other is None or (node.inputs, node.outputs) != (other.inputs, other.outputs):
+            return False
+        if repr(node.op) != repr(other.op):
+            return False
+        return all(self.graph.types.get(n) == self.replaced.types.get(n) for n in (*node.inputs, *node.outputs))
+
+
+def require_start(start: StageGraph, replaced: Graph[Any], chip: Chip, opset: int, model: Graph[Any], names: set[str]) -> None:
+    """Raise CompileError where the graph of a stage cannot take the place of the one that the passes give there.
+
+    `model`: the model's graph in normal form; `names`: of the nodes that its file has.
+    """
+    sources = names | {node.name for node in model.nodes} | {s for node in replaced.nodes for s in node.sources}
+    tensors = {**dict.fromkeys(o.tensor for o in replaced.origins.values()), **replaced.types, **model.types}
+    known_types = {name: kind for name, kind in tensors.items() if kind is not None}
+    edit = _Edit(start.graph, replaced, chip, opset, frozenset(sources), known_types)
+    for rule in _RULES:
+        for name, fault in rule(edit):
+            place = start.places.get(name)
+            raise CompileError(f"--start-from: {fault}" if place is None else f"{place}: {fault}")
+
+
+def _check_ports(edit: _Edit) -> Iterator[Fault]:
+    graph, replaced = edit.graph, edit.replaced
+    for kind in ("inputs", "outputs"):
+        ports, model_ports = getattr(graph, kind), getattr(replaced, kind)
+        if ports != model_ports:
+            yield "", f"{kind} of the graph are {', '.join(ports)}, those of the model {', '.join(model_ports)}"
+            return
+    for kind, names in {"input": replaced.inputs, "output": replaced.outputs}.items():
+        for name in names:  # whose codes may differ from those of this build
+            shape, model_shape = (g.types[name].shape if name in g.types else () for g in (graph, replaced))
+            if shape != model_shape:
+                yield "", f"{kind} {name} has the shape {list(shape)}, the model's has {list(model_shape)}"
+
+
+def _check_soundness(edit: _Edit) -> Iterator[Fault]:
+    if faults := verify(edit.graph):
+        yield "", f"the graph is not sound: {'; '.join(faults)}"
+
+
+def _check_sources(edit: _Edit) -> Iterator[Fault]:
+    for node in edit.chip_nodes:
+        for source in node.sources:
+            if source not in edit.sources:
+                yield node.name, f"node {node.name} is from {source}, and the model has no such node; {WAY_OUT}"
+
+
+def _check_origins(edit: _Edit) -> Iterator[Fault]:
+    graph, expected = edit.graph, edit.replaced.origins
+    tensors = {n for node in edit.chip_nodes for n in (*node.inputs, *node.outputs)} - graph.constants.keys()
+    for name in sorted(tensors & expected.keys() - graph.origins.keys()):
+        yield "", f"tensor {name} has no origin; it is {' '.join(expected[name])}"
+    model_tensors = edit.tensors.keys() | {origin.tensor for origin in expected.values()}
+    for name, origin in graph.origins.items():
+        text = f"the origin of {name} is {' '.join(origin)}"
+        if name in expected:
+            if origin != expected[name]:
+                yield "", f"{text}, that of this build {' '.join(expected[name])}"
+        elif origin.tensor not in model_tensors:
+            yield "", f"{text}, and the model has no tensor {origin.tensor}; {WAY_OUT}"
+        elif origin.layout not in _LAYOUTS:
+            yield "", f"{text}: its layout must be one of {', '.join(_LAYOUTS)}"
+        elif origin.layout != INNER and name in graph.types and origin.tensor in edit.tensors:
+            shape = edit.tensors[origin.tensor].shape
+            has_layout = origin.layout == "plain" or len(shape) in (3, 4)
+            if not has_layout or permute_to_layout(shape, origin.layout) != graph.types[name].shape:
+                yield "", f"{text}, which is {list(shape)} in the model's order; {name} is {_describe(graph.types[name])}"
+
+
+def _check_machine(edit: _Edit) -> Iterator[Fault]:
+    for node in edit.chip_nodes:
+        for name in (f.name for f in fields(node.op) if f.name in _OF_MACHINE):
+            value, expected = getattr(node.op, name), _OF_MACHINE[name](edit.chip)
+            if value != expected:
+                yield node.name, f"{type(node.op).__name__}: {name} {value}: must be {expected}, as {edit.chip.name} has"
+
+
+def _check_shapes(edit: _Edit) -> Iterator[Fault]:
+    for node in edit.changed_nodes:
+        if fault := _find_type_fault(node, edit):
+            yield node.name, fault
+
+
+_RULES = (_check_ports, _check_origins, _check_soundness, _check_sources, _check_machine, _check_shapes)
+
+
+def _find_type_fault(node: Node[Any], edit: _Edit) -> str | None:
+    """Return why a node does not make its output of its inputs. None: it does, or nothing is known of its operator."""
+    types = edit.graph.types
+    read, result = [types[n] for n in node.inputs if n], types[node.outputs[0]]
+    if isinstance(node.op, OnnxOp):
+        is_float = all(kind.quant is None for kind in (*read, result))
+        return _find_onnx_fault(node, edit) if node.op.domain in _ONNX and is_float else None
+    shape = _find_shape(node.op, [kind.shape for kind in read])
+    if shape is None or shape == result.shape:
+        return None
+    words = ", ".join(map(_describe, read))
+    if not shape:
+        return f"{type(node.op).__name__}: cannot be computed of {words}, whose shapes do not fit each other"
+    return f"{type(node.op).__name__}: gives {list(shape)} of {words}, the output is {_describe(result)}"
+
+
+def _find_shape(op: Any, shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Return the shape of a float operator's output; () where the inputs do not fit each other, None where it is not known."""
+    try:
+        if isinstance(op, (Unary, Softmax)):
+            return shapes[0]
+        if isinstance(op, Binary):
+            return np.broadcast_shapes(*shapes)
+        if isinstance(op, MatrixProduct):
+            (*a_batch, rows, depth), (*b_batch, b_depth, columns) = shapes
+            return (*np.broadcast_shapes(tuple(a_batch), tuple(b_batch)), rows, columns) if depth == b_depth else ()
+    except ValueError:  # numpy's, of shapes, and Python's of too few dimensions
+        return ()
+    return None
+
+
+def _find_onnx_fault(node: OnnxNode, edit: _Edit) -> str | None:
+    """Return what ONNX's rules say against a node, or against the type of its output."""
+    graph = edit.graph
+    try:
+        with_inputs, constants = _demote(node)
+        types = {**graph.types, **{n: TensorType(c.shape, c.dtype.name) for n, c in constants.items()}}
+        inferred_types = infer(with_inputs, types, {**graph.constants, **constants}, edit.opset)
+    except CompileError as error:
+        return str(error)
+    except (TypeError, ValueError, LookupError, OverflowError):  # onnx's and numpy's, of attributes in other forms than its own
+        return f"{node.op.op_type}: has attributes that are none of ONNX's, or in another form"
+    for name, kind in inferred_types.items():
+        if (kind.shape, kind.dtype) != (graph.types[name].shape, graph.types[name].dtype):
+            return f"{node.op.op_type}: gives {_describe(kind)} for {name}, which is {_describe(graph.types[name])}"
+    return None
+
+
+def _demote(node: OnnxNode) -> tuple[OnnxNode, dict[str, np.ndarray]]:
+    """Return a node with its parameters as inputs, as ONNX has them, and the values of these by their names."""
+    keys = [key for key in PARAMETERS.get(node.op.op_type, ()) if key in node.op.attributes]
+    values = {key: node.op.attributes[key] for key in keys if node.op.attributes[key] is not None}
+    constants: dict[str, np.ndarray] = {}
+    for key, value in values.items():
+        array = np.asarray(value, "float32" if key in _REALS else "int64")
+        constants[f"{node.name}/{key}"] = array.reshape(() if key in SCALARS - {"k"} else -1)
+    names = [f"{node.name}/{key}" if key in values else "" for key in keys]
+    attributes = {key: value for key, value in node.op.attributes.items() if key not in keys}
+    return replace(node, op=OnnxOp(node.op.op_type, attributes), inputs=(*node.inputs, *names)), constants
+
+
+def _describe(kind: TensorType | None) -> str:
+    return "of no type" if kind is None else f"{kind.dtype}{list(kind.shape)}"
