@@ -20,6 +20,7 @@ from toolchain.ir.parse_text import MOST_LEVELS, StageGraph, parse_graph
 from toolchain.ir.text import Arrays
 from toolchain.passes.pass_options import PassOptions
 from toolchain.passes.stage_file import blame_start
+from toolchain.repair import calibrate_network
 
 # Of each stage: what is edited, into what, and what is said of it.
 EDITS = [
@@ -104,7 +105,10 @@ def test_repair_does_not_work_on_a_text(stages: dict[str, GraphDump], stage: str
         BuildOptions("edge16", calibration="x.npz", passes=PassOptions(start=start), **option)  # type: ignore[arg-type]
 
 
-def test_a_build_from_a_text_is_not_repaired(network: Path, stages: dict[str, GraphDump], tmp_path: Path) -> None:
+def test_a_build_from_a_text_is_not_repaired(
+    network: Path, stages: dict[str, GraphDump], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate_network, "BY_DEFAULT", "fast")
     arrays: Arrays = {}
     samples = np.random.default_rng(2).standard_normal((2, 32, 1, 4, 6, 6)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=samples[0], other=samples[1])
