@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point import ConvWeights, Requant, add, conv2d, requantize
+from quant.fixed_point import ConvWeights, Requant, add, conv2d
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
-from quant.fixed_point.sums.conv import finish_sums
+from quant.fixed_point.sums.conv import finish_sums, requantize_sums
 from simulator.decode_constants import ConstantDecoder
 from simulator.machine_state import MachineState
 from toolchain.hw.chip import Chip
@@ -180,7 +180,7 @@ class Context:
         """
         block = self.bytes_of(op, role, op.parameter_address, parameter_bytes(channels, self.chip)).tobytes()
         bias, requant = self.decoded.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
-        return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.kind(op.output_type))
+        return requantize_sums(sums, bias, self.numerics.accumulator_bits, requant, self.kind(op.output_type))
 
     def with_addend(self, op: Convolution | Emit, q: Array) -> Array:
         """The residual sum of q and what lies at the addend's address."""

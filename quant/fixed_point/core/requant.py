@@ -85,6 +85,26 @@ class Requant:
         return np.left_shift(multiplier, np.maximum(-shift, 0)), np.maximum(shift, 0)
 
     @cached_property
+    def integer_offsets(self) -> tuple[Array, Array] | None:
+        """Return the offsets of products of int32 accumulators, int64[1] or [c] each: of accumulators from 0 up, and below 0.
+
+        The rounded product is the floor of (product + offset) / 2**shift, in int64. None where no offset gives it.
+        """
+        multiplier, shift = self.integer_form
+        if self.wrap or self.rounding in (Rounding.FP32_RNE, Rounding.HALF_EVEN) or int(multiplier.max()) >= 1 << 31:
+            return None
+        half = np.where(shift > 0, np.left_shift(np.int64(1), np.maximum(shift, 1) - 1), 0)
+        if self.rounding in HALF_UP_RULES:
+            return half, half
+        if self.rounding is Rounding.DOUBLE_ROUND:
+            nudge = np.where(shift > 31, np.int64(1 << 30), np.int64(0))
+            return half + nudge, half - nudge
+        if self.rounding is Rounding.HALF_AWAY:
+            return half, half - (shift > 0)
+        none = np.zeros_like(half)
+        return none, np.left_shift(np.int64(1), shift) - 1 if self.rounding is Rounding.TRUNCATE else none
+
+    @cached_property
     def _clamp_bits(self) -> int:
         """Bits, sign included, of a result that lands inside the clamp or two beside it, before the zero point is added."""
         bound = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point), abs(self.zero_point)) + 2

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from quant.fixed_point.core.compiled_requantization import requantize_compiled
 from quant.fixed_point.core.device_arrays import as_like, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
@@ -45,6 +46,20 @@ def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -
     if acc.flags.c_contiguous:
         return _requantize_last(acc, r, dtype)
     return _requantize_last(np.ascontiguousarray(acc), r, dtype).reshape(acc.shape)
+
+
+def requantize_with_bias(sums: Array, bias: Array, r: Requant, dtype: np.dtype) -> Array | None:
+    """Return requantize(sums + bias, r, dtype) in one compiled pass, where there is one. sums: int32[..., c]; bias: int[c].
+
+    The sums with the bias wrap to 32 bits. None also where shapes disagree, which the other way refuses.
+    """
+    channels = sums.shape[-1]
+    if is_foreign(sums) or not sums.flags.c_contiguous or sums.size == 0:
+        return None
+    if bias.shape != (channels,) or r.channels not in (1, channels):
+        return None
+    _check_clamp(r, dtype)
+    return requantize_compiled(sums, bias.astype(np.int32), r, dtype)
 
 
 def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
@@ -109,6 +124,9 @@ def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
     out = np.empty(acc.shape, dtype)
     if acc.size == 0:
         return out
+    codes = requantize_compiled(acc, None, r, dtype)
+    if codes is not None:
+        return codes
     step, parameters = _choose_step(acc, r)
     channels = r.channels
     if channels == 1 or acc.size <= _BLOCK_ELEMENTS or channels >= _BROADCAST_CHANNELS:

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from quant.fixed_point.core.device_arrays import as_contiguous, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.requantization import requantize, requantize_with_bias
 from quant.fixed_point.core.widths import wrap_to_bits
 from quant.fixed_point.sums.depthwise import DepthwiseKernel, depthwise_sums
 from quant.fixed_point.sums.products import Matrix, ProductMethod, product
@@ -154,6 +156,12 @@ def finish_sums(sums: Array, bias: Array | None, accumulator_bits: int) -> Array
         return wrap_to_bits(sums, accumulator_bits)
     spare = np.int32(32 - accumulator_bits)
     return (sums << spare) >> spare
+
+
+def requantize_sums(sums: Array, bias: Array, accumulator_bits: int, r: Requant, dtype: np.dtype) -> Array:
+    """Return requantize(finish_sums(sums, bias, accumulator_bits), r, dtype). Changes `sums`, or not."""
+    codes = requantize_with_bias(sums, bias, r, dtype) if accumulator_bits == 32 else None
+    return requantize(finish_sums(sums, bias, accumulator_bits), r, dtype) if codes is None else codes
 
 
 def _dense_sums(
