@@ -22,8 +22,8 @@ from toolchain.cli.sweep import sweep_command
 HEAD = """# Commands
 
 `scripts/commands_page.py` writes this page from the commands themselves; `--help` prints the same. A fault of the model, the
-machine file, the data or the options gives one message and exit code 2. Exit code 1 says that a comparison found a difference.
-Exit code 3 says that the requested accuracy was not reached, 130 that Ctrl-C was pressed.
+machine file, the data or the options gives one message and exit code 2. Exit code 1 says that a comparison found a difference,
+or that no build of a sweep succeeded. Exit code 3 says that the requested accuracy was not reached, 130 that Ctrl-C was pressed.
 """
 NO_EXAMPLES: Mapping[str, str] = MappingProxyType({})
 EXAMPLES_BY_COMMAND = {"npu-build": EXAMPLES, "npu-sweep": SWEEP_EXAMPLES}

@@ -84,6 +84,14 @@ def test_the_page_needs_nothing_beside_it_and_has_the_front_and_the_failures(tmp
     )
 
 
+def test_a_sweep_of_which_no_build_succeeds_exits_with_1_and_keeps_its_rows(tmp_path: Path) -> None:
+    file, results = write_tiny(tmp_path, TINY.replace("[32 KiB, 128 KiB]", "[32, 64]")), tmp_path / "sweep.results"
+    for _ in range(2):  # built, and read in the store
+        printed = run(f"npu-sweep {file}")
+        assert (printed.code, len(read_rows(results))) == (1, 4)
+        assert printed.err.splitlines()[-1] == f"no build succeeded, of 4 builds; {results / 'results.csv'} has the reasons"
+
+
 def test_a_refused_sweep_leaves_no_store(tmp_path: Path) -> None:
     file = write_tiny(tmp_path, TINY.replace("tiny.onnx", "missing.onnx"))
     before = sorted(tmp_path.iterdir())

@@ -93,7 +93,7 @@ def sweep_command(
 ) -> None:
     """Builds every point of a sweep, or searches it; what is in the store is not built again. A failed build is a row.
 
-    Exit code 2 where a file is wrong or the cluster is lost; the same command goes on then.
+    Exit code 1 where no build succeeded. Exit code 2 where a file is wrong or the cluster is lost; the same command goes on then.
     """
     with report_errors():
         with exit_on_interrupt():
@@ -163,7 +163,7 @@ def _run(
 
 
 def _write(name: str, run: SweepRun, targets: Sequence[Objective], store: Store, folder: Path, parquet: bool) -> None:
-    """Write the folder of results, and print what came of the sweep."""
+    """Write the folder of results, and print what came of the sweep. Exit with 1 where no build succeeded."""
     from toolchain.atomic_files import write_files
     from toolchain.sweep import csv_table, pareto_pictures, parquet_table, sweep_page
     from toolchain.sweep.page import summarize
@@ -183,6 +183,10 @@ def _write(name: str, run: SweepRun, targets: Sequence[Objective], store: Store,
     say(f"{summarize(run)}; {format_count(run.new, 'new result')} in {run.new_cpu_seconds:,.1f} CPU s, kept in {store.path}")
     say(f"wrote {folder}: {', '.join(files)}")
     warn(_failure_sentences(run, folder))
+    if not any(row.result.status == "built" for row in run.rows):
+        builds = format_count(len(run.rows), "build")
+        say(f"no build succeeded, of {builds}; {folder / 'results.csv'} has the reasons", is_fault=True)
+        raise SystemExit(1)
 
 
 def _front_text(run: SweepRun, network: str, targets: Sequence[Objective]) -> str:
