@@ -130,6 +130,8 @@ class Evaluation:
         for above in (p.tile for p in self.tiles if p.tile.shape == tile.shape and p.tile.constants == tile.constants):
             distances = [below.number - o.number for below, o in zip(tile.operands, above.operands)]
             if distances[0] > 0 and distances[0] % row == 0 and min(distances) >= 0:
+                if not first.gathered and not is_multiple(distances[0], distances[0] // row):
+                    return  # windows go down its columns: no number of these is a row
                 operands = (replace(o, steps=(step, *o.steps[1:])) for o, step in zip((first, *others), distances))
                 strides = (distances[0] // row, self.first.strides[1])
                 self.first = replace(self.first, operands=tuple(operands), strides=strides)
@@ -185,6 +187,11 @@ class Evaluation:
         """The operands from the least place on."""
         low = self.low
         return tuple(replace(o, number=o.number + sum(n * s for n, s in zip(low, o.steps))) for o in self.first.operands)
+
+
+def is_multiple(step: int, count: int) -> bool:
+    """Return whether a step in an evaluation's output is `count` steps in it: two rows may be one of its, and its channels."""
+    return not any(part % count for part in (step // ROW, step % ROW // COLUMN, step % COLUMN))
 
 
 def split_place(number: int) -> tuple[int, int, int]:

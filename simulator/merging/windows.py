@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.merging.box_copies import ValueBox
 from simulator.merging.gathered_maps import Reading
-from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories, Operand, Readings, Tile
+from simulator.merging.tiles import Evaluation, Memories, Operand, Readings, Tile, is_multiple
 from simulator.merging.value_numbers import Numbers, array_of
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import (
@@ -164,7 +164,7 @@ def _read_window(op: WindowOp, pixel_bytes: int, memories: Memories, gathers: bo
         if box is None or (read_bytes > 1 and box.steps[4] != 1):
             return None
         jumps = [(box.steps[k], runs.step) for k, runs in ((0, rows), (2, columns)) if runs.length == 1 < runs.count]
-        if array_of(box.first) in memories.grids and not all(_is_multiple(*jump) for jump in jumps):
+        if array_of(box.first) in memories.grids and not all(is_multiple(*jump) for jump in jumps):
             return None
         steps = [_single_step(box.steps[k : k + 2], runs) for k, runs in ((0, rows), (2, columns))]
         size = (rows.count * rows.length, columns.count * columns.length)
@@ -184,11 +184,6 @@ def _single_step(steps: tuple[int, ...], runs: RowRuns) -> int | None:
     if runs.length > 1:
         return steps[1]
     return steps[0] // runs.step if runs.count > 1 else None
-
-
-def _is_multiple(step: int, count: int) -> bool:
-    """Return whether a step in an evaluation's output is `count` steps in it: two rows may be one of its, and its channels."""
-    return not any(part % count for part in (step // ROW, step % ROW // COLUMN, step % COLUMN))
 
 
 def _read_constants(op: WeightedWindowOp, memories: Memories) -> tuple[int, ...] | None:

@@ -118,6 +118,14 @@ def test_rows_of_an_array_each_are_one_operation():
     assert count_pools(ops) == 1
 
 
+def test_windows_along_rows_are_no_rows_of_one_map():
+    """A window goes along a row of what it reads, and the next row is no number of its steps away."""
+    window = {"kernel_height": 4, "input_row_stride": COLUMN_BYTES, "input_width": 1, "output_width": 1}
+    down = [pool(OUT + ROW_BYTES * k, 4, output_height=1, **window) for k in range(2)]
+    stores = [*(store(2 * OUT + ROW_BYTES * k, 256 + 8 * k, 8) for k in range(2)), store(2048, 272, 240)]
+    assert count_pools([*LOADS, pool(2048, 2, output_address=OUT), *down, *stores]) == 3
+
+
 def test_another_value_at_the_same_place_is_no_part():
     """Row 1 is written over between two windows of two rows, by a value made before both."""
     window = {"kernel_height": 2, "input_height": 2, "output_height": 1}
