@@ -119,6 +119,65 @@ def text(rng: random.Random, data: bytes) -> bytes:
     return "\n".join([*lines, ""]).encode(errors="surrogatepass")
 
 
+def stage_text(rng: random.Random, data: bytes) -> bytes:
+    """Damage the text of a stage: its words, or one statement so that it is still a graph, of another model or machine."""
+    if rng.random() < 0.4 or not data.startswith(b"graph"):
+        return text(rng, data)
+    lines = data.decode().splitlines()
+    for _ in range(rng.choice((1, 1, 2))):
+        change = rng.choice(
+            (_change_field, _change_field, _change_origin, _change_source, _change_input, _nest_value, _change_shape)
+        )
+        places = [i for i, line in enumerate(lines) if _STATEMENT_OF.get(change, "") in line]
+        if places:
+            at = rng.choice(places)
+            lines[at] = change(rng, lines[at], lines)
+    return "\n".join([*(line for line in lines if line), ""]).encode()
+
+
+def _change_field(rng: random.Random, line: str, lines: list[str]) -> str:
+    """Give a field the value that it has in another statement, or one near its own."""
+    places = list(re.finditer(_FIELD, line))
+    if not places:
+        return line
+    place = rng.choice(places)
+    others = [m.group(2) for other in lines for m in re.finditer(_FIELD, other) if m.group(1) == place.group(1)]
+    near = ("0", "1", "2", "16", "24", "31", "33", "48", "64", "None", "True", "()", "(1)", "int16", "inner", "zz")
+    return line[: place.start(2)] + rng.choice((*others, *near)) + line[place.end(2) :]
+
+
+def _change_origin(rng: random.Random, line: str, lines: list[str]) -> str:
+    name, _, origin = line.rpartition(": ")
+    layouts, origins = ("plain", "nhwc", "inner", "zz"), [one.rpartition(": ")[2] for one in lines if "  origin " in one]
+    return rng.choice(("", f"{name}: {rng.choice(origins)}", f"{name}: {origin.rpartition(' ')[0]} {rng.choice(layouts)}"))
+
+
+def _change_source(rng: random.Random, line: str, lines: list[str]) -> str:
+    return f"{line.rpartition(' from ')[0]} from {rng.choice(('zz', 'x', 'Conv_0, zz', chr(34) + chr(34)))}"
+
+
+def _change_input(rng: random.Random, line: str, lines: list[str]) -> str:
+    """Let a node read another tensor."""
+    call, _, rest = line.rpartition(")  node ")
+    operator, _, inputs = call.rpartition("(")
+    names = [match.group(1) for one in lines if (match := re.match(r'  ("[^"]*"|[^ ":]+): ', one))]
+    read = [rng.choice(names) if rng.random() < 0.6 else name for name in inputs.split(", ")]
+    return f"{operator}({', '.join(read)})  node {rest}"
+
+
+def _nest_value(rng: random.Random, line: str, lines: list[str]) -> str:
+    levels = rng.choice((10, 150, 250, 3000))
+    return _swap_word(rng, line, r"(?<==)(-?\d+|None|\([^()]*\))(?=[,>])", ("(" * levels + "1" + ")" * levels,))
+
+
+def _change_shape(rng: random.Random, line: str, lines: list[str]) -> str:
+    return _swap_word(rng, line, r"(?<=[\[ ,(])\d+(?=[,\])])", ("0", "1", "2", "3", "7", "24", "64"))
+
+
+_FIELD = r"(\w+)=(-?\d+|None|True|False|[a-z_]\w*|\([^()]*\))(?=[,>])"
+_STATEMENT_OF = {_change_origin: "  origin ", _change_source: " from ", _change_input: ")  node "}
+
+
 def yaml_text(rng: random.Random, data: bytes) -> bytes:
     """Damage a YAML file: its words, or its values, which become others of any type and place."""
     if rng.random() < 0.5:

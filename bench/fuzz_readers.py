@@ -10,6 +10,7 @@ A case is wrong when it ends with a traceback or another exit code than 0 or 2.
 For options 1 and 3 are allowed too, which the commands document.
 A case is also wrong when it takes more than 20 CPU seconds, or is refused only after a gigabyte of memory.
 It is wrong when it is refused and leaves the output changed or a file behind, or prints nothing.
+Texts of stages are refused in no words of Python's or numpy's.
 Exit code 0: no case was wrong.
 """
 
@@ -20,6 +21,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -53,6 +55,11 @@ from toolchain.codegen import entries_to_bytes, read_container
 
 COMMAND_MODULES = tuple(f"toolchain.cli.{name}" for name in ("build", "dis", "hw", "sim"))
 LOADED = ("onnxruntime", "toolchain.api", "toolchain.frontend.model", *COMMAND_MODULES)
+STAGES = ("01-compose", "02-select", "03-clamps", "04-quantize", "05-fuse")
+FOREIGN_WORDS = re.compile(  # names of exceptions, and what Python and numpy say of values that do not fit
+    r"\b[A-Z][a-z]+Error\b|object is not|not supported between|could not be broadcast|invalid literal|index out of range"
+    r"|positional argument|keyword argument|has no attribute|cannot reshape array|recursion|does not expect it"
+)
 CPU_S = 20
 MEMORY_BYTES = 1 << 30  # resident, of a refused case
 ADDRESS_BYTES = 6 << 30  # no case may ask for more
@@ -91,6 +98,7 @@ class Kind:
     `lines`: commands, OUT the output.
     `draw`: gives the command's words instead of `lines`.
     `codes`: exit codes that are no fault.
+    `forbidden`: what no refusal of it says; it matches nothing where a user's own words are quoted.
     """
 
     originals: Sequence[bytes]
@@ -100,6 +108,7 @@ class Kind:
     extra_files: tuple[tuple[str, bytes], ...] = ()
     draw: Callable[[random.Random], Sequence[str]] | None = None
     codes: tuple[int, ...] = (0, 2)
+    forbidden: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -237,11 +246,15 @@ def _kinds(names: Sequence[str] | None) -> dict[str, Kind]:
         ),
         "schedule": Kind([Path("good.sched").read_bytes()], corrupt_files.text, "bad.sched", [f"{build} --schedule bad.sched"]),
         "stage": Kind(
-            [Path(f"dumps/{n}.txt").read_bytes() for n in ("01-compose", "02-select", "04-quantize", "05-fuse")],
-            corrupt_files.text,
+            [*(Path(f"dumps/{n}.txt").read_bytes() for n in STAGES), Path("good.sched").read_bytes()],
+            corrupt_files.stage_text,
             "bad.txt",
-            [f"{build} --start-from bad.txt"],
-            (("constants.npz", Path("dumps/constants.npz").read_bytes()),),
+            [
+                f"{build} --start-from bad.txt",
+                *(f"{calibrate} feed.py:f --start-from bad.txt{o}" for o in ("", " --repair fast")),
+            ],
+            (("constants.npz", Path("dumps/constants.npz").read_bytes()), ("feed.py", FEED.encode())),
+            forbidden=FOREIGN_WORDS,
         ),
         "python": Kind(
             [b""],
@@ -316,6 +329,8 @@ def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
         before = sorted(place.rglob("*"))
         code, peak_bytes, output = _child(case.words, place)
         fault = _fault(code, kind.codes, peak_bytes, output)
+        if fault is None and code == 2 and kind.forbidden is not None and (words := kind.forbidden.search(output)):
+            fault = f"is refused in words of Python: {words.group()}"
         if fault is None and code == 2:
             if (place / "OUT").read_bytes() != OLD:
                 fault = "is refused, and the output is changed"

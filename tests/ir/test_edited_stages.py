@@ -33,6 +33,7 @@ EDITS = [
     ("fuse", "  origin c:", "  origin v: zz plain\n  origin c:", "the origin of v is zz plain, and the model has no tensor zz"),
     ("fuse", "  origin c:", "  origin v: x zz\n  origin c:", "of v is x zz: its layout must be one of plain, nhwc, inner"),
     ("select", "  origin c:", "  origin w@nhwc: r nhwc\n  origin c:", "is [1, 24, 6] in the model's order; w@nhwc is"),
+    ("select", "tensor x@nhwc: float32[1, 6", "tensor x@nhwc: float32[3, 6", "is [1, 4, 6, 6] in the model's order; x@nhwc is"),
     ("fuse", "node Reshape_4 from Reshape_4", "node Reshape_4 from zz", "line 8: node Reshape_4 is from zz, and the"),
     ("compose", "node Mul_2 from Sigmoid_1, Mul_2", "node Mul_2 from Sigmoid_1, zz", "node Mul_2 is from zz, and the model has"),
     ("fuse", "tensor other: float32[1, 4, 6, 6]", "tensor other: float32[1, 4, 6, 2]", "input other has the shape [1, 4, 6, 2],"),

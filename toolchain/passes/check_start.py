@@ -123,11 +123,16 @@ def _check_origins(edit: _Edit) -> Iterator[Fault]:
             yield "", f"{text}, and the model has no tensor {origin.tensor}; {WAY_OUT}"
         elif origin.layout not in _LAYOUTS:
             yield "", f"{text}: its layout must be one of {', '.join(_LAYOUTS)}"
-        elif origin.layout != INNER and name in graph.types and origin.tensor in edit.tensors:
-            shape = edit.tensors[origin.tensor].shape
-            has_layout = origin.layout == "plain" or len(shape) in (3, 4)
-            if not has_layout or permute_to_layout(shape, origin.layout) != graph.types[name].shape:
+        is_edited = name not in expected or graph.types.get(name) != edit.replaced.types.get(name)
+        if is_edited and origin.layout != INNER and name in graph.types:
+            shape = edit.tensors[origin.tensor].shape if origin.tensor in edit.tensors else None
+            if shape is not None and not _has_shape(graph.types[name].shape, shape, origin.layout):
                 yield "", f"{text}, which is {list(shape)} in the model's order; {name} is {_describe(graph.types[name])}"
+
+
+def _has_shape(shape: tuple[int, ...], model_shape: tuple[int, ...], layout: str) -> bool:
+    """Return whether a tensor of the model has this shape in a layout."""
+    return (layout == "plain" or len(model_shape) in (3, 4)) and permute_to_layout(model_shape, layout) == shape
 
 
 def _check_machine(edit: _Edit) -> Iterator[Fault]:
