@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from quant.file_qparams import find_code_type
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
@@ -13,11 +15,14 @@ from toolchain.errors import CompileError, format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.file_quantization import BITS, FileQuant
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
+from toolchain.ops.scalar_functions import ONNX_UNARY, X, affine_bounds, evaluate
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection
 
 # What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
+# Where functions are looked at for what they reach: those that end do so before 40.
+_READ = np.concatenate((np.linspace(-40, 40, 8001), (-1e6, 1e6)))
 PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
 
 
@@ -119,6 +124,10 @@ class _Taking:
         self._changed += codes is None
         otherwise = self._read_otherwise(x, file_quant)
         finer = codes is not None and codes.bits < finest_codes(self._chip).bits and otherwise
+        if not finer and reals and self._reaches_beyond(x, node, bounds):
+            self._compute_again(x, node, reals[0])
+            self._give_range(reals[0], file_quant, codes)
+            return reals[0]
         if codes is not None and not finer and self._takes(x, file_quant.quant(codes.low), codes):
             if otherwise:
                 self._shared.add(x)
@@ -134,13 +143,50 @@ class _Taking:
         if not reals:
             return x
         y = reals[0]
-        if codes is None:
-            self._file_ranges[y] = bounds
-        else:
-            self._give(y, file_quant.quant(codes.low), codes)
+        self._give_range(y, file_quant, codes)
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
+
+    def _reaches_beyond(self, x: str, node: OnnxNode, bounds: Range) -> bool:
+        """Return whether a function makes `x`, something reads it unrounded, and it has values beyond these bounds.
+
+        `node`: rounds it; nothing but what makes reals of them reads its codes.
+        """
+        codes = node.outputs[0]
+        is_unrounded = x in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(x, ()))
+        if x in self._file_ranges or not is_unrounded:
+            return False
+        if codes in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(codes, ())):
+            return False
+        producer = self._producers.get(x)
+        if producer is None or producer.op.domain or producer.op.op_type not in ONNX_UNARY or len(producer.inputs) != 1:
+            return False
+        function = ONNX_UNARY[producer.op.op_type](X, producer.op.attributes)
+        if affine_bounds(function) is not None:
+            return False  # what makes its input does it too, and would not twice
+        with np.errstate(all="ignore"):
+            values = evaluate(function, _READ)
+        step = bounds.span / 255  # of 8 bits; quantizers leave out as much
+        return not bool(((values >= bounds.low - step) & (values <= bounds.high + step)).all())
+
+    def _is_real(self, node: OnnxNode) -> bool:
+        """Return whether a node is no rounding, and none of its codes made real again."""
+        return _find_file_quant(node, self._graph) is None
+
+    def _compute_again(self, x: str, node: OnnxNode, y: str) -> None:
+        """Compute the function that makes `x` a second time, as `y`, which `node` rounds. So `x` has a range of its own."""
+        producer = self._producers[x]
+        inputs = tuple(self._same.get(n, n) for n in producer.inputs)
+        self._ended.add(y)
+        self._nodes.append(Node(node.name, producer.op, inputs, (y,), (*producer.sources, *node.sources)))
+
+    def _give_range(self, y: str, file_quant: FileQuant, codes: CodeType | None) -> None:
+        """Let a tensor have the file's codes, or codes over the same range on a machine that has none such."""
+        if codes is None:
+            self._file_ranges[y] = Range(*file_quant.ends())
+        else:
+            self._give(y, file_quant.quant(codes.low), codes)
 
     def _end(self, x: str) -> None:
         """Mark a tensor as ended, and what it is moved from, where nothing else reads that.
