@@ -18,6 +18,7 @@ from toolchain.frontend.promote_attributes import PARAMETERS, SCALARS
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, OnnxOp, TensorType, verify
 from toolchain.ir.parse_text import StageGraph
+from toolchain.ir.text import print_operator
 from toolchain.ops.elementwise.rules import Binary
 from toolchain.ops.kit.layout import permute_to_layout
 from toolchain.ops.matrix_product import MatrixProduct
@@ -59,10 +60,10 @@ class _Edit:
         return [node for node in self.graph.nodes if not self._is_same(node, before.get(node.name))]
 
     def _is_same(self, node: Node[Any], other: Node[Any] | None) -> bool:
-        """Return whether two nodes are one. Arrays among their fields are compared by what they are, not by their elements."""
+        """Return whether two nodes are one, as a text has them."""
         if other is None or (node.inputs, node.outputs) != (other.inputs, other.outputs):
             return False
-        if repr(node.op) != repr(other.op):
+        if print_operator(node) != print_operator(other):
             return False
         return all(self.graph.types.get(n) == self.replaced.types.get(n) for n in (*node.inputs, *node.outputs))
 
