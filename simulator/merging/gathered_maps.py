@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -35,24 +36,31 @@ class GatheredMap:
     low: Place = (0, 0, 0)
     numbers: Numbers = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
 
-    def add(self, reading: Reading, at: Place, before: int) -> bool:
-        """Add what a tile at a place reads. Return False, and change no value, where another tile reads other values there.
+    def fits(self, reading: Reading, at: Place, before: int) -> bool:
+        """Return whether no tile reads other values where one at a place reads these. No value changes.
 
         `before`: all values are of arrays below it, so that they are made before the evaluation.
         """
         numbers = reading.numbers
         if int(numbers.min()) <= 0 or array_of(int(numbers.max())) >= before:
             return False
-        axes = (reading.rows + at[0], reading.columns + at[1], at[2] + np.arange(numbers.shape[2]))
+        index = self._find_index(reading, at)  # before `numbers`, which it may make anew
+        present = self.numbers[index]
+        return not present.any() or not ((present != numbers) & (present != 0)).any()
+
+    def add(self, reading: Reading, at: Place) -> None:
+        """Add what a tile at a place reads, which fits."""
+        index = self._find_index(reading, at)
+        self.numbers[index] = reading.numbers
+
+    def _find_index(self, reading: Reading, at: Place) -> Any:
+        """Return the index of a reading's values, for which there is room then."""
+        axes = (reading.rows + at[0], reading.columns + at[1], at[2] + np.arange(reading.numbers.shape[2]))
         self._cover(axes)
         index = tuple(_as_index(axis - low) for axis, low in zip(axes, self.low))
         if any(isinstance(part, np.ndarray) for part in index):
-            index = np.ix_(*(axis - low for axis, low in zip(axes, self.low)))
-        present = self.numbers[index]
-        if present.any() and ((present != numbers) & (present != 0)).any():
-            return False
-        self.numbers[index] = numbers
-        return True
+            return np.ix_(*(axis - low for axis, low in zip(axes, self.low)))
+        return index
 
     def cut(self, low: Place, shape: Place) -> Numbers:
         """Return the numbers of a part, int64[shape]; 0 beyond what was read."""

@@ -109,12 +109,16 @@ class Evaluation:
         return (self.array << ARRAY_BITS) + row * ROW + column * COLUMN + byte
 
     def _add_readings(self, tile: Tile, at: tuple[int, int, int], readings: Readings) -> bool:
-        """Add what the tile reads of gathered operands. Return False where others read other values there."""
-        for k, parts in readings.items():
-            place = self.find_map_place(k, at)
-            gathered = self.maps.setdefault(k, GatheredMap())
-            if not all(gathered.add(part, place, self.array) for part in parts):
-                return False
+        """Add what the tile reads of gathered operands. Return False, and add nothing, where others read other values there."""
+        placed = [
+            (self.maps.setdefault(k, GatheredMap()), part, self.find_map_place(k, at))
+            for k, parts in readings.items()
+            for part in parts
+        ]
+        if not all(gathered.fits(part, place, self.array) for gathered, part, place in placed):
+            return False
+        for gathered, part, place in placed:
+            gathered.add(part, place)
         return True
 
     def find_map_place(self, operand: int, at: tuple[int, int, int]) -> tuple[int, int, int]:

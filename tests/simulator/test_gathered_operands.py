@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from mutate_programs import Subject, subjects_of  # type: ignore[import-not-foun
 
 from simulator import DramRange, DramRangeKind
 from simulator.merging.gathered_maps import GatheredMap, Reading, boxes_of_map
+from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
 from simulator.merging.value_numbers import ARRAY_BITS
 from tests.simulator.machine_programs import load, make, store
 from tests.simulator.merging_cases import (
@@ -29,7 +31,7 @@ from tests.simulator.merging_cases import (
     require_merged,
     run_both_ways,
 )
-from toolchain.machine import Convolution, Depthwise, MachineOp, Pool, Table
+from toolchain.machine import Convolution, Depthwise, End, MachineOp, Pool, Table
 
 # a sum in tiles, a map twice as large, and both side by side in one map; its halves are read again
 NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
@@ -151,7 +153,8 @@ def reading(first: int, array: int, rows: int = 2) -> Reading:
 def test_a_map_grows_on_all_sides():
     gathered = GatheredMap()
     for first, at in ((0, (4, 4, 8)), (1, (5, 0, 0)), (-3, (0, 9, 4)), (0, (4, 4, 8))):
-        assert gathered.add(reading(first, 5), at, 6)
+        assert gathered.fits(reading(first, 5), at, 6)
+        gathered.add(reading(first, 5), at)
     part = gathered.cut((3, 3, 7), (4, 7, 6))
     assert np.array_equal(part[1:3, 1:7:2, 1:5], reading(0, 5).numbers)
     assert np.count_nonzero(part) == 24
@@ -160,11 +163,23 @@ def test_a_map_grows_on_all_sides():
 
 def test_a_map_refuses_other_values_and_later_ones():
     gathered = GatheredMap()
-    assert gathered.add(reading(0, 5), (0, 0, 0), 6)
-    assert not gathered.add(reading(1, 5), (0, 0, 0), 6)
-    assert not gathered.add(reading(8, 6), (0, 0, 0), 6)
-    assert not gathered.add(reading(8, 0), (0, 0, 0), 6)
+    gathered.add(reading(0, 5), (0, 0, 0))
+    assert gathered.fits(reading(0, 5), (0, 0, 0), 6)
+    assert not gathered.fits(reading(1, 5), (0, 0, 0), 6)
+    assert not gathered.fits(reading(8, 6), (0, 0, 0), 6)
+    assert not gathered.fits(reading(8, 0), (0, 0, 0), 6)
     assert np.count_nonzero(gathered.cut((0, 0, 0), (10, 10, 10))) == 24
+
+
+def test_a_tile_that_is_refused_adds_none_of_its_readings():
+    """The second operand is in order and the first part of the first; the second part reads other values than the first tile."""
+    operands = tuple(Operand(1, (ROW, COLUMN, 1), True, name) for name in ("input", "addend"))
+    evaluation = Evaluation(6, Tile(0, End(), "kind", operands, (2, 3, 4), 1))
+    assert evaluation.add(evaluation.first, {1: [reading(0, 4)], 0: [reading(0, 5)]}) is not None
+    below = replace(evaluation.first, operands=tuple(replace(o, number=o.number + 2 * ROW) for o in operands))
+    assert evaluation.add(below, {1: [reading(0, 4)], 0: [reading(0, 5), reading(-1, 5)]}) is None
+    assert [np.count_nonzero(gathered.numbers) for gathered in evaluation.maps.values()] == [24, 24]
+    assert evaluation.add(below, {1: [reading(0, 3)], 0: [reading(0, 3)]}) is not None
 
 
 def test_boxes_of_a_map_cover_its_values():
