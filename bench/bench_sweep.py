@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Send sleeping tasks through npu-sweep's engine, and print the rate and the most memory of the scheduler.
 
-    `python bench/bench_sweep.py [TASKS] [--workers N] [--sleep SECONDS]`.
+    `python bench/bench_sweep.py [TASKS] [--workers N] [--threads N] [--sleep SECONDS]`.
 
 Starts a dask scheduler and its workers as processes of this machine, without nannies and dashboards.
+Many threads a worker hide the sleeps, so that what is seen is the rate of the scheduler and the engine.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Rate of npu-sweep's engine on dask, and memory of the scheduler.")
     parser.add_argument("tasks", type=int, nargs="?", default=10_000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="Tasks at a time of a worker.")
     parser.add_argument("--sleep", type=float, default=1e-3, help="Seconds of a task.")
     args = parser.parse_args()
     with closing(socket.socket()) as one:
@@ -59,7 +61,7 @@ def main() -> None:
             process("distributed.cli.dask_scheduler", "--host", host, "--port", port, "--no-dashboard")
         )
         for _ in range(args.workers):
-            options = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+            options = ("--nthreads", str(args.threads), "--no-nanny", "--no-dashboard")
             stack.enter_context(process("distributed.cli.dask_worker", f"tcp://{address}", *options))
         engine = run_on_cluster(f"tcp://{address}", partial(sleep, args.sleep))
         start = time.monotonic()

@@ -5,6 +5,8 @@ This matters only for channels with several copies in flight.
 
 from __future__ import annotations
 
+from collections import deque
+
 from simulator.program_order import RunOrder
 from simulator.touched_bytes import TouchedBytes
 from toolchain.hw.chip import Chip
@@ -18,7 +20,7 @@ def find_copy_dependences(chip: Chip, order: RunOrder, touched: TouchedBytes) ->
 
     """
     most = [min(n, unit.spec.queue_depth + 1) - 1 for n, unit in zip(flights(chip), chip.units)]
-    flying: list[list[tuple[int, int]]] = [[] for _ in most]  # by queue: operations, and the memories that they write
+    flying = [deque[tuple[int, int]](maxlen=n) for n in most]  # by queue: operations, and the memories that they write
     copy_by_op: dict[int, int] = {}
     for number in range(len(order.legal)):
         queue = order.engine[number]
@@ -31,7 +33,7 @@ def find_copy_dependences(chip: Chip, order: RunOrder, touched: TouchedBytes) ->
             if reads & written and _reads_what_is_written(touched, number, other):
                 copy_by_op[number] = other
                 break
-        flying[queue] = [*flying[queue], (number, writes)][-most[queue] :]
+        flying[queue].append((number, writes))
     return copy_by_op
 
 

@@ -87,10 +87,11 @@ def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begins: Sequence[in
         else:
             wait_by_signal[signal] = head
 
-    while len(service_sequence) < count:
+    for _ in range(count):
         while front < count and (stalled < 0 or done[stalled]):
-            queue = queues[engine[front]]
-            if len(queue) > depths[engine[front]]:
+            number = engine[front]
+            queue = queues[number]
+            if len(queue) > depths[number]:
                 break
             queue.append(front)
             if len(queue) == 1:

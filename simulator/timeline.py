@@ -80,7 +80,8 @@ def timeline(
     copy_by_op = find_copy_dependences(chip, order, touched)
     after = [(*signals, copy_by_op[i]) if i in copy_by_op else signals for i, signals in enumerate(signals_before)]
     words = [1] * len(ops) if words is None else words
-    costs = [word_cycles(chip, word_bytes) * n for n in words]
+    cycles_of_word = word_cycles(chip, word_bytes)
+    costs = [cycles_of_word * n for n in words]
     record = Record()
     columns = (
         op_demands.latency_cycles.tolist(),

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -187,8 +188,9 @@ def parameter_table(ops: Sequence[Operation]) -> Column:
     names = type(ops[0]).parameters()
     if not names:
         return np.zeros((len(ops), 0), np.int64)
-    pick = attrgetter(*names)
-    return np.array([pick(op) for op in ops], np.int64).reshape(len(ops), len(names))
+    rows = map(attrgetter(*names), ops)
+    numbers = chain.from_iterable(rows) if len(names) > 1 else rows
+    return np.fromiter(numbers, np.int64, len(ops) * len(names)).reshape(len(ops), len(names))
 
 
 class OperationTable(NamedTuple):

@@ -109,12 +109,13 @@ def requantize_compiled(sums: Array, bias: Array | None, r: Requant, dtype: np.d
     """Return int32[..., c] sums, with the bias of each channel, as dtype[same shape]. None: by the other forms.
 
     `sums`: C-contiguous.
-    `bias`: int32[c], or None. Sums with it wrap to 32 bits.
+    `bias`: int[c], or None. Sums with it wrap to 32 bits.
     """
-    if sums.dtype != np.int32 or r.integer_offsets is None:
-        return None
     kernels = find_kernels(sums.size if bias is None else 0)  # with a bias they come again, the bias added
-    return None if kernels is None else run_kernels(kernels, sums, bias, r, dtype)
+    if kernels is None or sums.dtype != np.int32 or r.integer_offsets is None:
+        return None
+    bias = None if bias is None else bias.astype(np.int32)
+    return run_kernels(kernels, sums, bias, r, dtype)
 
 
 def run_kernels(kernels: tuple[Kernel, Kernel], sums: Array, bias: Array | None, r: Requant, dtype: np.dtype) -> Array:

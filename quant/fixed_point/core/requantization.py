@@ -59,7 +59,7 @@ def requantize_with_bias(sums: Array, bias: Array, r: Requant, dtype: np.dtype) 
     if bias.shape != (channels,) or r.channels not in (1, channels):
         return None
     _check_clamp(r, dtype)
-    return requantize_compiled(sums, bias.astype(np.int32), r, dtype)
+    return requantize_compiled(sums, bias, r, dtype)
 
 
 def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
