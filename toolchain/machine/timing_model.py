@@ -140,7 +140,7 @@ class TimingModel:
         queues, dispatched = self._queues, [0] * count
         free, ports, issue, alone, room = self.free, self._ports, self._issue, queues.alone, queues.rooms(timings, base)
         fetched, stalled, front, record = self._fetched, self._stalled, 0, self._record
-        reads, dispatches, held = list[float](), list[float](), list[int]()
+        read_cycles, dispatch_cycles, causes = list[float](), list[float](), list[int]()
         for i in range(count) if sequence is None else sequence:
             while front <= i:
                 fetched += timings[front].fetch_cycles
@@ -151,9 +151,9 @@ class TimingModel:
                     fetched, held_by = end[full], full
                 dispatched[front] = ceil(fetched)
                 if record is not None:
-                    reads.append(read)
-                    dispatches.append(fetched)
-                    held.append(held_by)
+                    read_cycles.append(read)
+                    dispatch_cycles.append(fetched)
+                    causes.append(held_by)
                 if timings[front].stalls:
                     stalled = base + front
                 front += 1
@@ -186,9 +186,9 @@ class TimingModel:
             end[number], ended_by[number], free[queue] = done, last, done
         self._fetched, self._stalled = fetched, stalled
         if record is not None:
-            record.read.extend(reads)
-            record.dispatched.extend(dispatches)
-            record.held_by.extend(held)
+            record.read.extend(read_cycles)
+            record.dispatched.extend(dispatch_cycles)
+            record.held_by.extend(causes)
 
     @property
     def state(self) -> list[object]:
