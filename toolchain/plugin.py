@@ -29,6 +29,7 @@ class Operator:
 
     `DOMAIN`: its domain in ONNX.
     `NAME`: its ONNX name. By default it is the name of the class.
+    `DOMAIN_VERSION`: the newest version of the domain in which the operator means this. Models that import a newer are refused.
 
     A field has a type of int, float, str, tuple[int, ...] or tuple[float, ...]; without a default the attribute is required.
     The parameters of `compute` are the inputs; those with a default may be absent. `infer` and `steps` take the same ones.
@@ -36,6 +37,7 @@ class Operator:
 
     DOMAIN: ClassVar[str]
     NAME: ClassVar[str] = ""
+    DOMAIN_VERSION: ClassVar[int] = 1
 
     def infer(self, *inputs: TensorType) -> TensorType | tuple[TensorType, ...]:
         """Return the type of each output. Raise ValueError where the inputs do not fit."""

@@ -157,6 +157,9 @@ def _find_operator_fault(operator: Any) -> str | None:
     domain = getattr(operator, "DOMAIN", "")
     if not isinstance(domain, str) or domain in _STANDARD_DOMAINS:
         return f"operator {name}: needs a DOMAIN of its own, not one of ONNX"
+    version: object = operator.DOMAIN_VERSION
+    if type(version) is not int or version < 1:
+        return f"operator {name}: DOMAIN_VERSION is {version!r}, it must be an int from 1 on"
     missing = [method for method in _METHODS if getattr(operator, method) is getattr(Operator, method)]
     if missing:
         return f"operator {name}: has no method {' and no '.join(missing)}"

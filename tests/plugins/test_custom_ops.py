@@ -63,6 +63,15 @@ def test_an_operator_that_the_library_lacks_is_named(library: str) -> None:
     )
 
 
+def test_another_version_of_a_librarys_domain_is_refused(library: str) -> None:
+    model = parser.parse_model(MODEL.replace('"ai.onnx.contrib" : 1', '"ai.onnx.contrib" : 2'))
+    with pytest.raises(CompileError) as refusal:
+        build(model, BuildOptions("edge16", calibration=samples(), custom_ops=(library,)))
+    assert str(refusal.value).splitlines()[0] == (
+        'node NegPos_1 (NegPos): the model imports version 2 of "ai.onnx.contrib", libraries of --custom-ops run it as version 1'
+    )
+
+
 def test_the_commands_take_a_library(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(parser.parse_model(MODEL), tmp_path / "m.onnx")
     np.savez(tmp_path / "c.npz", x=np.stack([s["x"] for s in samples()]))

@@ -183,6 +183,11 @@ FAULTY = {
     ),
     "is not frozen": ("@dataclass(frozen=True)", "@dataclass", "operator SoftClip: must be a dataclass with frozen=True"),
     "has a domain of ONNX": ('DOMAIN = "my.org"', 'DOMAIN = ""', "operator SoftClip: needs a DOMAIN of its own, not one of ONNX"),
+    "has a domain version that is no number": (
+        'DOMAIN = "my.org"',
+        'DOMAIN = "my.org"\n    DOMAIN_VERSION = "2"',
+        "operator SoftClip: DOMAIN_VERSION is '2', it must be an int from 1 on",
+    ),
     "lacks steps": ("def steps(", "def other(", "operator SoftClip: has no method steps"),
     "has a field of another type": (
         "slope: float = 1.0",
@@ -261,6 +266,21 @@ def test_attributes_and_inputs_are_held_to_the_plugin(node: str) -> None:
     with pytest.raises(CompileError) as refusal:
         built(norm_model(node), "edge16", source_of("soft_clip"), (4, 8, 32))
     assert str(refusal.value) == ATTRIBUTES[node]
+
+
+def test_a_newer_version_of_the_domain_than_the_plugin_knows_is_refused(tmp_path: Path) -> None:
+    model = norm_model("SoftClip <limit = 2.0> (r)")
+    next(opset for opset in model.opset_import if opset.domain == "my.org").version = 2
+    with pytest.raises(CompileError) as refusal:
+        built(model, "edge16", source_of("soft_clip"), (4, 8, 32))
+    assert str(refusal.value).splitlines() == [
+        'node SoftClip_1 (SoftClip): the model imports version 2 of "my.org", '
+        "plug-in soft_clip defines the operator of version 1",
+        "  help: write DOMAIN_VERSION = 2 into its class where it means the same, or export with the older version",
+    ]
+    unload_plugin("soft_clip")
+    newer = break_plugin("soft_clip", tmp_path, 'DOMAIN = "my.org"', 'DOMAIN = "my.org"\n    DOMAIN_VERSION = 2')
+    assert built(model, "edge16", newer, (4, 8, 32)).container.fallbacks == ()
 
 
 def test_an_optional_input_may_be_absent() -> None:

@@ -19,6 +19,7 @@ from toolchain.frontend.bind_values import Value, bind_values
 from toolchain.frontend.canonicalize import canonicalize
 from toolchain.frontend.cast_to_float32 import cast_to_float32
 from toolchain.frontend.dequantize import dequantize_graph
+from toolchain.frontend.domain_versions import check_domain_versions
 from toolchain.frontend.export_onnx import subgraph, to_part, to_proto
 from toolchain.frontend.import_graph import unique_name
 from toolchain.frontend.model_source import ModelFile, model_file
@@ -203,6 +204,7 @@ def load_model(
     """
     file = model_file(model)
     proto, rewritten, map_notes = read_model(file)
+    check_domain_versions(proto)
     fixed = bind_values(proto.graph, values, shapes)
     free_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
     bound = bind_inputs(proto.graph, free_shapes)
