@@ -199,6 +199,20 @@ def test_dumps_of_several_builds_share_their_arrays(in_workshop: Path, tmp_path:
     assert np.load(tmp_path / "d" / "constants.npz").files == list(early)
 
 
+def test_arrays_that_no_text_names_leave_the_dumps(in_workshop: Path, tmp_path: Path) -> None:
+    line = f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu --dump-dir {tmp_path}/d"
+    folder, other = tmp_path / "d", np.arange(9)
+    done(f"{line} --dump-after select")
+    arrays = {**np.load(folder / "constants.npz")}
+    np.savez(folder / "constants.npz", **arrays, **{"0123456789abcdef": other, "fedcba9876543210": other})
+    (folder / "edited").write_text("constant w: int64[9] = <int64[9] 0..8 @0123456789abcdef>\n")
+    done(f"{line} --dump-after select")
+    assert np.load(folder / "constants.npz").keys() == {*arrays, "0123456789abcdef"}
+    (folder / "edited").unlink()
+    done(f"{line} --dump-after select")
+    assert np.load(folder / "constants.npz").keys() == arrays.keys()
+
+
 def test_a_pass_is_dumped_under_its_name_with_the_number_of_its_stage(in_workshop: Path, tmp_path: Path) -> None:
     line = f"npu-build good.onnx --hw edge16 -o {tmp_path}/a.npu --dump-dir {tmp_path}/d --dump-after"
     for name, stage in (("fold-qdq", "compose"), ("fuse-tables", "fuse"), ("circular-states", "schedule")):

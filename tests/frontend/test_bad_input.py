@@ -175,6 +175,19 @@ def external(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
+def test_weights_that_were_left_out(tmp_path: Path) -> None:
+    for path in sorted((Path(__file__).parents[2] / "examples" / "networks").glob("d*.graph.onnx")):
+        thing, way_out = refusal(path).split("\n")
+        assert thing.startswith("weight ") and thing.endswith(": has a shape and no values")
+        assert "python fill_weights.py DEST beside them" in way_out
+    proto = onnx.load(external(tmp_path))
+    proto.graph.initializer[0].ClearField("raw_data")
+    onnx.save(proto, tmp_path / "empty.onnx")
+    assert refusal(tmp_path / "empty.onnx").startswith(
+        "weight w: has a shape and no values\n  help: export the model with its weights; "
+    )
+
+
 def test_missing_external_data(tmp_path: Path) -> None:
     path = external(tmp_path)
     (tmp_path / "weights.bin").unlink()

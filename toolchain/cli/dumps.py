@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from toolchain.atomic_files import read_limited
 from toolchain.cli.application import require_folder, say
 from toolchain.errors import CompileError, ToolchainError
+from toolchain.input_limits import LISTING_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,14 +68,33 @@ def array_file(arrays: Mapping[str, np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def read_arrays_of_earlier_dumps(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file that dumps share, which earlier texts name by their digests; none of an unreadable file."""
+_ARRAY_NAME = re.compile(rb"@([0-9a-f]{16})\b")  # of an array in a stage's text
+_NO_TEXTS = (".npz", ".onnx", ".npu")
+
+
+def read_arrays_of_earlier_dumps(file: Path, overwritten: Collection[Path]) -> dict[str, np.ndarray]:
+    """Return the arrays of a file that dumps share which texts beside it name; none of an unreadable file.
+
+    `overwritten`: files whose texts go away. All arrays are kept where a text cannot be read.
+    """
     from toolchain.passes.stage_file import read_arrays
 
     try:
-        return read_arrays(file)
+        arrays = read_arrays(file)
     except (ToolchainError, OSError):
         return {}
+    kept = _read_array_names(file.parent, overwritten) if arrays else set[str]()
+    return arrays if kept is None else {name: array for name, array in arrays.items() if name in kept}
+
+
+def _read_array_names(folder: Path, overwritten: Collection[Path]) -> set[str] | None:
+    """Return the names of arrays that the texts in a folder have. None: a file cannot be read."""
+    try:
+        files = [f for f in folder.iterdir() if f.is_file() and f.suffix not in _NO_TEXTS and f not in overwritten]
+        texts = (read_limited(file, LISTING_BYTES) for file in files)
+        return {name.decode() for text in texts for name in _ARRAY_NAME.findall(text)}
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -122,7 +144,8 @@ class StageDumps:
                 file = first.with_stem(f"{first.stem}-{number}")
             contents[file] = view
         if self.arrays:
-            contents[self._array_file] = array_file({**read_arrays_of_earlier_dumps(self._array_file), **self.arrays})
+            earlier = read_arrays_of_earlier_dumps(self._array_file, contents)
+            contents[self._array_file] = array_file({**earlier, **self.arrays})
         return contents
 
     @property

@@ -18,6 +18,10 @@ NO_STRINGS = (
     "tensors of strings are not supported; cut off the nodes that read or make them (onnx.utils.extract_model), "
     "and run these in onnxruntime beside the chip"
 )
+_NO_VALUES = (
+    "export the model with its weights; for the graphs of examples/networks, python fill_weights.py DEST beside them "
+    "writes copies with random weights"
+)
 ARRAYS = frozenset((*FLOATS, *INTEGERS, "bool"))  # element types that numpy and onnxruntime hand to each other
 
 
@@ -45,10 +49,19 @@ def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
 
 
 def array_from_proto(proto: onnx.TensorProto, thing: str) -> np.ndarray:
+    """Return the values of a tensor. Raise CompileError where it has none, or others than its shape and type say."""
+    if not _has_values(proto):
+        raise refuse(thing, "has a shape and no values", _NO_VALUES)
     try:
         return numpy_helper.to_array(proto)
     except (ValueError, TypeError, KeyError, RuntimeError) as fault:
         raise refuse(thing, f"its data cannot be read: {fault}") from fault
+
+
+def _has_values(proto: onnx.TensorProto) -> bool:
+    """Return whether a tensor has elements where its shape needs some."""
+    fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data, proto.string_data)
+    return 0 in proto.dims or bool(proto.raw_data) or any(fields)
 
 
 def node_to_proto(node: OnnxNode) -> onnx.NodeProto:
