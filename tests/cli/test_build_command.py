@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -201,10 +202,11 @@ def test_dumps_of_several_builds_share_their_arrays(in_workshop: Path, tmp_path:
 
 def test_arrays_that_no_text_names_leave_the_dumps(in_workshop: Path, tmp_path: Path) -> None:
     line = f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu --dump-dir {tmp_path}/d"
-    folder, other = tmp_path / "d", np.arange(9)
+    folder = tmp_path / "d"
     done(f"{line} --dump-after select")
     arrays = {**np.load(folder / "constants.npz")}
-    np.savez(folder / "constants.npz", **arrays, **{"0123456789abcdef": other, "fedcba9876543210": other})
+    more: dict[str, Any] = {**arrays, "0123456789abcdef": np.arange(9), "fedcba9876543210": np.arange(9)}
+    np.savez(folder / "constants.npz", **more)
     (folder / "edited").write_text("constant w: int64[9] = <int64[9] 0..8 @0123456789abcdef>\n")
     done(f"{line} --dump-after select")
     assert np.load(folder / "constants.npz").keys() == {*arrays, "0123456789abcdef"}

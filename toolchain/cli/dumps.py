@@ -83,8 +83,8 @@ def read_arrays_of_earlier_dumps(file: Path, overwritten: Collection[Path]) -> d
         arrays = read_arrays(file)
     except (ToolchainError, OSError):
         return {}
-    kept = _read_array_names(file.parent, overwritten) if arrays else set[str]()
-    return arrays if kept is None else {name: array for name, array in arrays.items() if name in kept}
+    array_names = _read_array_names(file.parent, overwritten) if arrays else set[str]()
+    return arrays if array_names is None else {name: arrays[name] for name in arrays if name in array_names}
 
 
 def _read_array_names(folder: Path, overwritten: Collection[Path]) -> set[str] | None:
