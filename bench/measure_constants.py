@@ -221,9 +221,7 @@ def planning_figures(path: Path, machine: str, kib: int) -> dict[str, float]:
 
 
 def memory_cases(_folder: Path) -> dict[str, Case]:
-    placements: dict[str, Case] = {
-        f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60), (3100, 400))
-    }
+    placements: dict[str, Case] = {f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60), (3100, 400))}
     return placements | {"order": order_figures, "residents": residents_figures}
 
 

@@ -56,3 +56,16 @@ def test_it_is_said_where_none_helps() -> None:
     second = replace(first, advice=Advice("--host-node a", host_nodes=("a",)), after_db=20.0, cycles=(200, 100))
     third = replace(second, advice=Advice("--host-node b", host_nodes=("b",)), after_db=23.0)
     assert format_trials([first, second, third]) == "tried on 2 samples: --host-node a (20.0 dB for 8.7, 100 cycles for 200)"
+
+
+@pytest.mark.parametrize(
+    ("before_db", "after_db", "text"),
+    [
+        (8.7, 20.0, "20.0 dB for 8.7"),
+        (8.7, float("inf"), "exact for 8.7 dB"),
+        (-83.1, 20.0, "20.0 dB for an error of 14,288.9 times the worst part's signal"),
+        (-83.1, 0.0, "an error of 1.0 times the worst part's signal for 14,288.9 times"),
+    ],
+)
+def test_an_error_beyond_the_signal_is_given_as_a_multiple_of_it(before_db: float, after_db: float, text: str) -> None:
+    assert TriedAdvice(Advice("--observer mse", observer="mse"), before_db, after_db, 2).describe() == f"--observer mse ({text})"

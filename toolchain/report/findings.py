@@ -64,9 +64,19 @@ class TriedAdvice:
     cycles: tuple[int, int] | None = None
 
     def describe(self) -> str:
+        """Return the remedy with what it gives, levels below 0 dB as multiples of the signal."""
         cycles = "" if self.cycles is None else f", {self.cycles[1]:,} cycles for {self.cycles[0]:,}"
-        after = f"{self.after_db:.1f} dB" if math.isfinite(self.after_db) else "exact"
-        return f"{self.advice.text} ({after} for {self.before_db:.1f}{cycles})"
+        after, before = format_level(self.after_db), format_level(self.before_db)
+        return f"{self.advice.text} ({after} for {before.removesuffix(' dB') if after.endswith(' dB') else before}{cycles})"
+
+
+def format_level(level_db: float) -> str:
+    """Return a level in dB, or how many times the signal an error is that is as large or larger."""
+    if math.isinf(level_db):
+        return "exact"
+    if level_db >= 0.05:
+        return f"{level_db:.1f} dB"
+    return f"an error of {10 ** (-level_db / 20):,.1f} times the worst part's signal"
 
 
 def choose_trial(trials: Sequence[TriedAdvice]) -> TriedAdvice | None:
