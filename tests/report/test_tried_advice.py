@@ -62,8 +62,9 @@ def test_it_is_said_where_none_helps() -> None:
     ("before_db", "after_db", "text"),
     [
         (8.7, 20.0, "20.0 dB for 8.7"),
-        (8.7, float("inf"), "exact for 8.7 dB"),
+        (8.7, float("inf"), "exact for 8.7"),
         (-83.1, 20.0, "20.0 dB for an error of 14,288.9 times the worst part's signal"),
+        (8.7, -3.0, "-3.0 dB for 8.7"),
         (-83.1, 0.0, "an error of 1.0 times the worst part's signal for 14,288.9 times"),
     ],
 )

@@ -29,6 +29,9 @@ Cause = Literal[
 ]
 
 
+_ZERO_DB = 0.05  # less is printed as 0.0
+
+
 @dataclass(frozen=True)
 class Advice:
     """A change of options that may help a layer: `text`, as the user gives it, and what it changes.
@@ -66,17 +69,18 @@ class TriedAdvice:
     def describe(self) -> str:
         """Return the remedy with what it gives, levels below 0 dB as multiples of the signal."""
         cycles = "" if self.cycles is None else f", {self.cycles[1]:,} cycles for {self.cycles[0]:,}"
-        after, before = format_level(self.after_db), format_level(self.before_db)
-        return f"{self.advice.text} ({after} for {before.removesuffix(' dB') if after.endswith(' dB') else before}{cycles})"
+        return f"{self.advice.text} ({format_levels(self.after_db, self.before_db)}{cycles})"
 
 
-def format_level(level_db: float) -> str:
-    """Return a level in dB, or how many times the signal an error is that is as large or larger."""
-    if math.isinf(level_db):
-        return "exact"
-    if level_db >= 0.05:
-        return f"{level_db:.1f} dB"
-    return f"an error of {10 ** (-level_db / 20):,.1f} times the worst part's signal"
+def format_levels(after_db: float, before_db: float) -> str:
+    """Return a level and the one before it in dB, or as multiples of the signal where an error exceeded that."""
+    after = "exact" if math.isinf(after_db) else f"{after_db:.1f} dB"
+    if before_db > -_ZERO_DB:
+        return f"{after} for {before_db:.1f}"
+    before = f"{10 ** (-before_db / 20):,.1f} times"
+    if after_db > _ZERO_DB:
+        return f"{after} for an error of {before} the worst part's signal"
+    return f"an error of {10 ** (-after_db / 20):,.1f} times the worst part's signal for {before}"
 
 
 def choose_trial(trials: Sequence[TriedAdvice]) -> TriedAdvice | None:
