@@ -20,9 +20,8 @@ from onnx import numpy_helper
 from quant.calibrate import calibrate
 from quant.repair.choices import Quantization
 from quant.structural_ranges import adjust_ranges
-from toolchain.compiler import select_model
+from toolchain.compiler import make_cycle_counter, select_model
 from toolchain.errors import CompileError
-from toolchain.expected_cycles import make_cycle_counter
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.passes.type_overrides import decompose_for_types

@@ -43,7 +43,7 @@ from toolchain.compiler import select_model
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.passes.decompose import decompose_model
 from toolchain.repair.network import Network
 from toolchain.report.error_report import ErrorReport, concat_parts, error_report, network_of

@@ -41,7 +41,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph, Node, OnnxOp
 from toolchain.isa import load_machine
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.passes.decompose import decompose_model
 from toolchain.repair.calibrate_network import calibrate_network

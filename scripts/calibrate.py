@@ -45,9 +45,8 @@ from toolchain.cli.application import (
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_plugins, add_states, add_types, add_values, input_shapes, input_values
-from toolchain.compiler import select_model
+from toolchain.compiler import make_cycle_counter, select_model
 from toolchain.errors import CompileError
-from toolchain.expected_cycles import make_cycle_counter
 from toolchain.frontend import NormalModel, load_model, pair_states
 from toolchain.hw import load_chip
 from toolchain.inference import run_float_models_on

@@ -8,6 +8,7 @@ The container is checked against the integer reference.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
@@ -23,7 +24,7 @@ from toolchain import entry_points
 from toolchain.build_progress import add_time_left
 from toolchain.cancellation import CancelEvent, make_deadline, run_cancellable
 from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
-from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, select_model
+from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, make_cycle_counter, select_model
 from toolchain.errors import CancelledError, CompileError, ConfigError, InternalError, ProgramError, ToolchainError
 from toolchain.evaluation_data import (
     BuildData,
@@ -36,13 +37,11 @@ from toolchain.evaluation_data import (
     refit_notes,
     split_evaluation_data,
 )
-from toolchain.expected_cycles import make_cycle_counter
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
 from toolchain.inference import run_float_models_on, use_custom_ops
 from toolchain.ir.graph_dump import dump_of
 from toolchain.isa import Machine, load_machine
-from toolchain.leaving_names import LeavingName, get_leaving_name
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
@@ -78,7 +77,7 @@ from toolchain.report.build_summary import SummaryInput, summary_html, summary_t
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.figure_types import BuildFigures
 from toolchain.report.gate import Evaluation, Gate, load_evaluation
-from toolchain.report.stride_warnings import stride_warnings
+from toolchain.report.warnings import stride_warnings
 from toolchain.runtime import EntriesSession, Session
 from toolchain.schedule.bind_region import read_schedules
 from toolchain.schedule.goals import Goal
@@ -509,3 +508,29 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
         return tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)
 
     return Build(first.container, data, figures, notes, warnings, failures, scheduled=scheduled, entries=alone)
+
+
+@dataclass(frozen=True)
+class LeavingName:
+    """A public name that works for one more release.
+
+    `load`: returns what the name stands for.
+    `gone_in`: the version that no longer has it.
+    `way_out`: what to use in its place.
+    """
+
+    load: Callable[[], Any]
+    gone_in: str
+    way_out: str
+
+
+def get_leaving_name(module: str, name: str, leaving: Mapping[str, LeavingName]) -> Any:
+    """Return what a module's leaving name stands for, with a DeprecationWarning; for the module's `__getattr__`.
+
+    Raise AttributeError for every other name.
+    """
+    if name not in leaving:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    entry = leaving[name]
+    warnings.warn(f"{module}.{name} leaves in {entry.gone_in}; {entry.way_out}", DeprecationWarning, stacklevel=3)
+    return entry.load()

@@ -1,10 +1,14 @@
-"""Compile a quantized network to programs: integers, regions and host subgraphs, plans, instructions."""
+"""Compile a quantized network to programs: integers, regions and host subgraphs, plans, instructions.
+
+`make_cycle_counter` plans a network without building it, for those who choose between several.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +52,7 @@ from toolchain.passes.pipeline import (
 )
 from toolchain.passes.select import Selection
 from toolchain.passes.select_states import drop_states, insert_state_copies
+from toolchain.repair.network import CycleCounter, Network
 from toolchain.report.bounds.dram import min_dram_bytes
 from toolchain.report.traffic import count_traffic, together, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
@@ -402,3 +407,13 @@ def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) ->
 def _dump_region(index: int, compiled_region: CompiledRegion, machine: Machine, dump: Dump) -> None:
     dump("schedule", lambda: print_schedule([compiled_region.tree(index, machine.chip)]))
     dump("program", lambda: f"region {index}\n" + disassemble(compiled_region.region.program, machine.isa))
+
+
+def make_cycle_counter(level: int) -> CycleCounter:
+    """Return a function that plans a quantized network at this level and returns its expected cycles. It raises CompileError."""
+    return partial(_count_cycles, level)
+
+
+def _count_cycles(level: int, network: Network, quantization: Quantization) -> int:
+    plan = compile_model("trial", network.model, network.selection, network.machine, quantization, level)
+    return plan.expected_cycles

@@ -60,7 +60,7 @@ from quant.fixed_point.reference_ops.tflite_activations import HardSwish, hard_s
 from quant.fixed_point.sums.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
 from quant.fixed_point.sums.grouped_sums import WeightGroups
 from quant.fixed_point.sums.matmul import matmul
-from quant.fixed_point.sums.pool import (
+from quant.fixed_point.sums.pool_sums import (
     average_pool_tflite,
     average_pool_tosa,
     max_pool,

@@ -43,11 +43,11 @@ def test_messages_and_texts_are_left_alone(mutants_script: ModuleType) -> None:
 
 
 def test_a_sample_is_drawn_alike_each_time_and_from_different_functions(mutants_script: ModuleType) -> None:
-    text = (ROOT / "toolchain/ops/pool/rules.py").read_text()
-    candidates = mutants_script.mutants_of("toolchain/ops/pool/rules.py", text)
+    text = (ROOT / "toolchain/ops/pool/select_pool.py").read_text()
+    candidates = mutants_script.mutants_of("toolchain/ops/pool/select_pool.py", text)
     chosen = mutants_script.sample(candidates, 9, seed=1)
     assert len({m.function for m in chosen}) == 9
-    assert chosen == mutants_script.sample(mutants_script.mutants_of("toolchain/ops/pool/rules.py", text), 9, seed=1)
+    assert chosen == mutants_script.sample(mutants_script.mutants_of("toolchain/ops/pool/select_pool.py", text), 9, seed=1)
     assert chosen != mutants_script.sample(candidates, 9, seed=2)
 
 

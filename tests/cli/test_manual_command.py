@@ -6,7 +6,7 @@ import pytest
 from commands import run
 
 from toolchain.isa import load_machine
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
 from toolchain.isa.manual import manual, manual_page
 from toolchain.isa.verilog import verilog_package
 

@@ -19,7 +19,7 @@ from toolchain.codegen.graph_json import graph_to_text
 from toolchain.codegen.json_values import describe_type, records
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit import registry
 from toolchain.ops.kit.operator import Array, NpuOp
 

@@ -11,7 +11,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.core.rounding import Rounding
-from toolchain.export.real_rounding import real_rounding
+from toolchain.export.exact_sums import real_rounding
 
 RULES = ["double_round", "single_half_up", "half_away", "truncate", "floor", "reduced16"]
 WIDEST = 1 << 15  # no clamp is in the way

@@ -122,7 +122,6 @@ def test_keys_as_written_are_read_where_the_description_is_made() -> None:
     }
     assert readers == {
         "toolchain/hw/chip.py",
-        "toolchain/hw/weight_group_rules.py",
         "toolchain/hw/cross_section_rules.py",
         "toolchain/hw/type_rules.py",
     }

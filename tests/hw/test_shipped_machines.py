@@ -13,9 +13,9 @@ from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, read_source
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.isa import load_machine, machine_digest, machine_from_json, machine_to_json, table_schema
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
+from toolchain.isa.instruction_table import RegisterTable
 from toolchain.isa.manual import manual
-from toolchain.isa.table import RegisterTable
 from toolchain.isa.verilog import verilog_package
 
 NAMES = list_shipped_names()

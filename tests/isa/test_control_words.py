@@ -7,7 +7,7 @@ import pytest
 from tests.support.control_flow_machines import with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import Machine, assemble, decode, disassemble, encode, load_machine
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
 from toolchain.isa.manual import manual
 from toolchain.isa.verilog import verilog_package
 from toolchain.machine import (

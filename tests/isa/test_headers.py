@@ -19,11 +19,9 @@ from tests.support.control_flow_machines import with_control
 from tests.support.instructions import cases_of
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, encode, load_machine
-from toolchain.isa.c_header import c_header
-from toolchain.isa.constants import constants
-from toolchain.isa.keywords import SYSTEMVERILOG
-from toolchain.isa.table import RegisterTable
-from toolchain.isa.verilog import verilog_package
+from toolchain.isa.constants import c_header, constants
+from toolchain.isa.instruction_table import RegisterTable
+from toolchain.isa.verilog import SYSTEMVERILOG, verilog_package
 from toolchain.machine.registry import OPERATIONS
 
 MACHINES = {name: load_machine(name) for name in list_shipped_names()}

@@ -51,7 +51,7 @@ toolchain.vectors.draws.__path__.append(added + "/draws")
 import numpy as np
 from toolchain.api import BuildOptions, build
 from toolchain.isa import disassemble, load_machine
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
 from toolchain.isa.manual import manual
 from toolchain.runtime import Session
 from toolchain.vectors import instruction_cases

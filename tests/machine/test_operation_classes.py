@@ -23,7 +23,7 @@ from tests.support.control_flow_machines import CONTROL, with_control
 from toolchain.errors import InternalError
 from toolchain.hw import Chip, list_shipped_names, load_chip
 from toolchain.isa import Machine, decode, encode, load_machine, make_default_table
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
 from toolchain.isa.encoding_needs import list_needed_operations
 from toolchain.isa.manual import manual
 from toolchain.isa.verilog import verilog_package

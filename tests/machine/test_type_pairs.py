@@ -17,7 +17,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.engines import FunctionRate
 from toolchain.machine.demand_columns import demands
 from toolchain.machine.operations.elementwise import Elementwise, ElementwiseKind
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session
 
 BOTH = (("int8", "int8"), ("int8", "int4"))

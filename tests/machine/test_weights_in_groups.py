@@ -21,7 +21,7 @@ from toolchain.hw import load_chip
 from toolchain.hw.timing_terms import idealize_terms
 from toolchain.isa import Machine, load_machine, make_default_table
 from toolchain.machine import Convolution, MachineOp, accesses, demand, find_unsupported, weight_bytes
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session
 
 Make = Callable[..., Machine]

@@ -9,7 +9,7 @@ import pytest
 
 from quant.fixed_point import max_pool
 from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.rules import split_max_pool
+from toolchain.ops.pool.select_pool import split_max_pool
 
 CASES = [
     (kernel, limit, (top, left, bottom, right))

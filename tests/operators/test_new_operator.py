@@ -14,7 +14,7 @@ from onnx import parser
 from toolchain.errors import InternalError
 from toolchain.module_registry import merge_tables
 from toolchain.ops.kit import registry
-from toolchain.ops.pool.rules import RULES
+from toolchain.ops.pool.select_pool import RULES
 
 OPERATORS = Path(__file__).parents[1] / "support" / "triangle_operator"
 MODEL = """

@@ -23,8 +23,8 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.input_bit_slices import LOWER_RANGE_STEPS, plane_quants, supports_bit_slices
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.runtime import Session
 
 SAMPLES = 24

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.rescale import Rescale
 

@@ -20,7 +20,7 @@ from toolchain.errors import CompileError, ConfigError
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.bit_slices import WeightSlicing, slice_weights
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session
 
 FINE = "*=int16"  # activations

@@ -21,7 +21,7 @@ from toolchain.cli.hw import app as hw_app
 from toolchain.cli.sim import sim_command
 from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import load_machine
-from toolchain.plugin_check.machines import machine_with_functions
+from toolchain.plugin_check.check import machine_with_functions
 from toolchain.plugin_loading import GROUP, load_plugin, load_plugins, unload_plugin
 
 MACHINE = RMSNORM.parent / "edge16_rms.yaml"

@@ -43,7 +43,7 @@ def test_a_tensor_of_the_compiler_is_named_by_what_it_is_for() -> None:
 
 def test_every_stage_that_makes_a_graph_is_watched() -> None:
     stages_watched = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
-    stages = "import_graph.import_graph cast_to_float32.cast_to_float32 dequantize.dequantize_graph rewrite.sweep"
+    stages = "import_graph.import_graph model.cast_to_float32 dequantize.dequantize_graph rewrite.sweep"
     stages += " canonicalize.canonicalize promote_attributes.promote"
     others = "compose.compose select.select merge_transposes.merge_transposes hoist_over_moves.lift_functions"
     others += " hoist_over_moves.hoist_sums fold_qdq.fuse_selected_clamps pipeline.select_graph"

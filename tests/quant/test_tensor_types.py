@@ -19,9 +19,9 @@ from tests.semantics.machines import int8_machine, make_mixed_machine, make_unsi
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
 from toolchain.isa.manual import manual
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.report.error_page import page, rows_text
 from toolchain.report.layer_types import types_text
 from toolchain.report.report_text import explain_text

@@ -11,7 +11,7 @@ from onnx import parser
 
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Quant
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.runtime import Session
 
 FILE_QUANT = Quant(0.0625, -3)

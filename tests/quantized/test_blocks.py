@@ -13,7 +13,7 @@ from onnx import helper
 from tests.machine.test_weights_in_groups import Make, make, save_model
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session
 
 __all__ = ["make"]  # a fixture

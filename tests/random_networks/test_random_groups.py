@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.random_cases import DrawnMachine, machines
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session, random_feeds, verify
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(17, 100), st.integers(17, 60), st.integers(1, 20))

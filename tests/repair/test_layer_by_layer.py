@@ -22,7 +22,7 @@ from quant.repair.gptq_rounding import round_weights
 from quant.repair.moments import Moments
 from tests.support.numerics_variants import with_numerics
 from toolchain.errors import CompileError
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
 from toolchain.repair import layerwise_reference as walked

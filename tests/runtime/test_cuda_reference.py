@@ -23,7 +23,7 @@ from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 from toolchain.ops.tensor_scatter import PutRows, TakeRows
 from toolchain.runtime import cuda_reference
 from toolchain.runtime.cuda_reference import import_cupy

@@ -21,8 +21,7 @@ from onnx import external_data_helper, numpy_helper, parser
 
 import toolchain.api
 from tests.support.example_networks import fill_network
-from toolchain.api import Build, BuildOptions, CancelledError, CompileError, EntriesSession, Session, build
-from toolchain.leaving_names import LeavingName
+from toolchain.api import Build, BuildOptions, CancelledError, CompileError, EntriesSession, LeavingName, Session, build
 
 ROOT = Path(__file__).parents[2]
 GRAPH = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,8,8] x) => (float[1,4,8,8] y) {

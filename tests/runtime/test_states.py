@@ -29,7 +29,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Container, Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import CompileError, ProgramError
 from toolchain.frontend import load_model, pair_states
-from toolchain.frontend.state_names import pair_by_name
+from toolchain.frontend.state_pairs import pair_by_name
 from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify

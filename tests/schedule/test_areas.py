@@ -41,12 +41,12 @@ def test_where_some_stand_for_others_it_waits_for_the_last_of_all() -> None:
 def test_areas_wait_for_all_that_have_a_byte_of_their_own(drawn: int) -> None:
     """Of 300 areas in two memories, each beside a list of those that no later one covers whole."""
     rng, areas = random.Random(drawn), AccessRanges()
-    left: list[AccessRange] = []
+    live_areas: list[AccessRange] = []
     for number in range(300):
         space, start, size = rng.choice((1, 2)), rng.randrange(4000), rng.choice((1, 16, 50, 700))
-        made = areas.add(space, start, size)
-        met = [a for a in left if a.space == space and a.start < start + size and start < a.end]
-        assert sorted(made.take_inherited()) == sorted(n for a in met for n in a.written)
-        left = [a for a in left if a.space != space or a.start < start or a.end > start + size]
-        made.write(number)
-        left.append(made)
+        area = areas.add(space, start, size)
+        met = [a for a in live_areas if a.space == space and a.start < start + size and start < a.end]
+        assert sorted(area.take_inherited()) == sorted(n for a in met for n in a.written)
+        live_areas = [a for a in live_areas if a.space != space or a.start < start or a.end > start + size]
+        area.write(number)
+        live_areas.append(area)

@@ -31,17 +31,17 @@ Net = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def made(memories: str = "", mac: str = "", changes: Sequence[tuple[str, str]] = (), dma: str = "") -> Machine:
+    def make_machine(memories: str = "", mac: str = "", changes: Sequence[tuple[str, str]] = (), dma: str = "") -> Machine:
         """edge16 with further memories, and further keys of its engines: a YAML file and a first table, no more."""
         text = (files("hw_configs") / "edge16.yaml").read_text()
-        said = [
+        replacements = [
             ("engines:\n", f"{memories}engines:\n"),
             ("    kind: mac_array\n", f"    kind: mac_array\n{mac}"),
             ("    kind: dma\n", f"    kind: dma\n{dma}"),
             ("isa/descriptors1024.yaml", "isa/mine.yaml"),
             *changes,
         ]
-        for old, new in said:
+        for old, new in replacements:
             assert text.count(old) == 1, old
             text = text.replace(old, new)
         (tmp_path / "mine.yaml").write_text(text)
@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Make:
         (tmp_path / "isa/mine.yaml").write_text(make_default_table(load_chip(str(tmp_path / "mine.yaml"))))
         return load_machine(str(tmp_path / "mine.yaml"))
 
-    return made
+    return make_machine
 
 
 def memory(size: str = "64 KiB", name: str = "wbuf", rate: float = 64.0, more: str = "") -> str:
@@ -65,9 +65,9 @@ def net(tmp_path: Path) -> Net:
     def saved(nodes: Sequence[onnx.NodeProto], weights: dict[str, tuple[int, ...]], inputs: Sequence[str] = ("x",)) -> Path:
         rng = np.random.default_rng(1)
         constants = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
-        given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 12, 12]) for n in inputs]
-        made = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
-        graph = helper.make_graph(list(nodes), "graph", given, made, constants)
+        input_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 12, 12]) for n in inputs]
+        outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
+        graph = helper.make_graph(list(nodes), "graph", input_infos, outputs, constants)
         path = tmp_path / "model.onnx"
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
         return path
@@ -95,41 +95,41 @@ def residual(net: Net) -> Path:
 
 def built(path: Path, machine: Machine, level: int = 2) -> tuple[Build, list[MachineOp]]:
     """Compiled, and once more held against the reference; with the operations of its one region."""
-    made = build(path, BuildOptions(machine, level=level))
-    (region,) = made.container.segments
+    network = build(path, BuildOptions(machine, level=level))
+    (region,) = network.container.segments
     assert isinstance(region, Region)
-    feeds = random_feeds(made.container.inputs, seed=5)
-    _, difference = verify(Session(made.data, timing=True), Session(made.data, backend="reference"), feeds)
+    feeds = random_feeds(network.container.inputs, seed=5)
+    _, difference = verify(Session(network.data, timing=True), Session(network.data, backend="reference"), feeds)
     assert difference is None
-    return made, list(decode(region.program, machine.isa).ops)
+    return network, list(decode(region.program, machine.isa).ops)
 
 
 def read_from(ops: Sequence[MachineOp], machine: Machine, kind: str) -> set[str]:
     """Names of the memories that operations of this kind read."""
-    found = (a.space for op in ops if kind == op.ENGINE for a in accesses(op, machine.chip) if not a.write)
-    return {machine.chip.spaces[space].name for space in found}
+    spaces = (a.space for op in ops if kind == op.ENGINE for a in accesses(op, machine.chip) if not a.write)
+    return {machine.chip.spaces[space].name for space in spaces}
 
 
-def constants_go_to(made: Build, ops: Sequence[MachineOp], machine: Machine) -> set[str]:
+def constants_go_to(network: Build, ops: Sequence[MachineOp], machine: Machine) -> set[str]:
     """Names of the memories that constant blocks are copied into."""
-    region = made.container.segments[0]
+    region = network.container.segments[0]
     assert isinstance(region, Region)
     copied = [op for op in ops if isinstance(op, Copy) and op.source_space == Space.DRAM]
-    kept = [op for op in copied if any(a <= op.source_address < a + len(data) for a, data in region.constants)]
-    return {machine.chip.spaces[op.destination_space].name for op in kept}
+    constant_copies = [op for op in copied if any(a <= op.source_address < a + len(data) for a, data in region.constants)]
+    return {machine.chip.spaces[op.destination_space].name for op in constant_copies}
 
 
 def test_constants_lie_in_their_own_memory_and_spare_the_sram(residual: Path, make: Make) -> None:
     plain, _ = built(residual, make())
     machine = make(memory(), operands(CONSTANTS))
-    made, ops = built(residual, machine)
-    assert constants_go_to(made, ops, machine) == {"wbuf"}
+    network, ops = built(residual, machine)
+    assert constants_go_to(network, ops, machine) == {"wbuf"}
     assert read_from(ops, machine, "mac_array") == {"sram", "wbuf"}
-    assert made.figures["sram_peak_bytes"] < plain.figures["sram_peak_bytes"]
-    assert made.figures["cycles"] <= plain.figures["cycles"]
-    (used,) = made.figures["buffers"]
+    assert network.figures["sram_peak_bytes"] < plain.figures["sram_peak_bytes"]
+    assert network.figures["cycles"] <= plain.figures["cycles"]
+    (used,) = network.figures["buffers"]
     assert used["memory"] == "wbuf" and 0 < used["bound_bytes"] <= used["peak_bytes"] <= used["size_bytes"] == 1 << 16
-    assert f"wbuf peak bytes  {used['peak_bytes']:>6,}" in totals_text(made.figures)
+    assert f"wbuf peak bytes  {used['peak_bytes']:>6,}" in totals_text(network.figures)
     assert plain.figures["buffers"] == [] and "wbuf" not in totals_text(plain.figures)
 
 
@@ -137,18 +137,18 @@ def test_constants_lie_in_their_own_memory_and_spare_the_sram(residual: Path, ma
 def test_every_level_uses_it(level: int, residual: Path, make: Make) -> None:
     """Without fusion the table is the vector engine's, and in the SRAM."""
     machine = make(memory("8 KiB"), operands(CONSTANTS))
-    made, ops = built(residual, machine, level)
-    assert constants_go_to(made, ops, machine) == ({"wbuf", "sram"} if level == 0 else {"wbuf"})
-    assert made.figures["buffers"][0]["peak_bytes"] > 1000
+    network, ops = built(residual, machine, level)
+    assert constants_go_to(network, ops, machine) == ({"wbuf", "sram"} if level == 0 else {"wbuf"})
+    assert network.figures["buffers"][0]["peak_bytes"] > 1000
 
 
 def test_parameters_stay_where_the_machine_has_them(residual: Path, make: Make) -> None:
     machine = make(memory(), operands(WEIGHTS))
-    made, ops = built(residual, machine)
-    assert constants_go_to(made, ops, machine) == {"sram", "wbuf"}
-    turned = make(memory(), operands("parameters: wbuf"))
-    made, ops = built(residual, turned)
-    assert constants_go_to(made, ops, turned) == {"sram", "wbuf"}
+    network, ops = built(residual, machine)
+    assert constants_go_to(network, ops, machine) == {"sram", "wbuf"}
+    swapped = make(memory(), operands("parameters: wbuf"))
+    network, ops = built(residual, swapped)
+    assert constants_go_to(network, ops, swapped) == {"sram", "wbuf"}
 
 
 def test_its_bandwidth_is_charged(residual: Path, make: Make) -> None:
@@ -179,29 +179,29 @@ def test_a_small_buffer_has_smaller_tiles(residual: Path, make: Make) -> None:
 def test_what_does_not_fit_is_refused(residual: Path, make: Make) -> None:
     with pytest.raises(CompileError) as caught:
         build(residual, BuildOptions(make(memory("128 B"), operands(CONSTANTS))))
-    said = str(caught.value).split("\n")
-    assert said[0] == "a (Convolution): its smallest tile needs 1280 bytes of wbuf at once, edge16 has 128 (memories.wbuf.size)"
-    assert said[1] == "  live at step 1 of 4, the peak ('|' is the end of the wbuf):"
-    assert said[-1] == "  help: the smallest wbuf that would do for the network is 1280 bytes"
-    assert said[2].startswith("    constants         1024 bytes  [")
-    assert said[3].startswith("    constants 2        256 bytes  [") and len(said) == 5
+    lines = str(caught.value).split("\n")
+    assert lines[0] == "a (Convolution): its smallest tile needs 1280 bytes of wbuf at once, edge16 has 128 (memories.wbuf.size)"
+    assert lines[1] == "  live at step 1 of 4, the peak ('|' is the end of the wbuf):"
+    assert lines[-1] == "  help: the smallest wbuf that would do for the network is 1280 bytes"
+    assert lines[2].startswith("    constants         1024 bytes  [")
+    assert lines[3].startswith("    constants 2        256 bytes  [") and len(lines) == 5
     built(residual, make(memory("1280 B"), operands(CONSTANTS)))
 
 
 @pytest.mark.parametrize("roles", [WEIGHTS, CONSTANTS])
 def test_each_of_two_arrays_reads_its_own(roles: str, residual: Path, make: Make) -> None:
     machine = make(memory("16 KiB", more=", private_to: mac"), operands(roles, "    count: 2\n"))
-    made, ops = built(residual, machine)
-    found = {
+    network, ops = built(residual, machine)
+    memories = {
         (op.unit_in(machine.chip).name, machine.chip.spaces[a.space].name)
         for op in ops
         if op.ENGINE == "mac_array"
         for a in accesses(op, machine.chip)
         if a.space != Space.SRAM
     }
-    assert found == {("mac0", "wbuf0"), ("mac1", "wbuf1")}
-    assert [b["memory"] for b in made.figures["buffers"]] == ["wbuf0", "wbuf1"]
-    assert made.figures["arrays_overlap"] > 0.2
+    assert memories == {("mac0", "wbuf0"), ("mac1", "wbuf1")}
+    assert [b["memory"] for b in network.figures["buffers"]] == ["wbuf0", "wbuf1"]
+    assert network.figures["arrays_overlap"] > 0.2
 
 
 SECOND = (
@@ -226,8 +226,8 @@ def test_an_array_whose_buffer_is_too_small_gets_nothing(net: Net, make: Make) -
 def test_arrays_that_have_their_weights_in_different_places_share_a_layer(net: Net, make: Make) -> None:
     path = net([convolution("x", "w", "y")], {"w": (32, 32, 3, 3)})
     machine = make(memory(), operands(WEIGHTS), [("  vector:\n", SECOND.replace("{ROLES}", "{weights: sram}"))])
-    made, ops = built(path, machine)
-    assert constants_go_to(made, ops, machine) == {"sram", "wbuf"} and made.figures["arrays_overlap"] > 0.2
+    network, ops = built(path, machine)
+    assert constants_go_to(network, ops, machine) == {"sram", "wbuf"} and network.figures["arrays_overlap"] > 0.2
 
 
 def test_a_channel_of_its_own_fills_it(residual: Path, make: Make) -> None:
@@ -235,12 +235,12 @@ def test_a_channel_of_its_own_fills_it(residual: Path, make: Make) -> None:
     only = "    memories: [dram, sram]\n"
     machine = make(memory(), operands(CONSTANTS), [("  vector:\n", filler)], only)
     assert machine.chip.unused == {}
-    made, ops = built(residual, machine)
+    network, ops = built(residual, machine)
     spaces = machine.chip.spaces
     used = {(op.unit_in(machine.chip).engine, spaces[op.destination_space].name) for op in ops if isinstance(op, Copy)}
     assert used == {("filler", "wbuf"), ("dma", "sram"), ("dma", "dram")}
     shared, _ = built(residual, make(memory(), operands(CONSTANTS)))
-    assert made.figures["cycles"] < 1.05 * shared.figures["cycles"]
+    assert network.figures["cycles"] < 1.05 * shared.figures["cycles"]
 
 
 def test_a_buffer_that_nothing_fills_leaves_its_array_out(residual: Path, make: Make) -> None:
@@ -255,8 +255,8 @@ def test_tables_of_the_vector_engine_have_a_memory(net: Net, make: Make) -> None
     path = net([helper.make_node("Sigmoid", ["x"], ["y"], name="y")], {})
     tables = [("    kind: vector\n", "    kind: vector\n    memories: {tables: tbuf}\n")]
     machine = make(memory("1 KiB", "tbuf"), changes=tables)
-    made, ops = built(path, machine)
-    assert constants_go_to(made, ops, machine) == {"tbuf"} and read_from(ops, machine, "vector") == {"sram", "tbuf"}
+    network, ops = built(path, machine)
+    assert constants_go_to(network, ops, machine) == {"tbuf"} and read_from(ops, machine, "vector") == {"sram", "tbuf"}
 
 
 def product() -> list[onnx.NodeProto]:
@@ -271,8 +271,8 @@ def product() -> list[onnx.NodeProto]:
 def test_the_second_operand_of_a_product_is_brought_to_the_weights(net: Net, make: Make) -> None:
     """It comes through the weight port, from the SRAM where it stays for others."""
     path, machine = net(product(), {}), make(memory("4 KiB"), operands(CONSTANTS))
-    made, ops = built(path, machine)
-    assert {f["node"] for f in made.figures["fallbacks"]} == set()
+    network, ops = built(path, machine)
+    assert {f["node"] for f in network.figures["fallbacks"]} == set()
     products = [op for op in ops if op.NAME == "matrix_product"]
     assert products and read_from(products, machine, "mac_array") == {"sram", "wbuf"}
     ways = {(op.source_space, op.destination_space) for op in ops if isinstance(op, Copy)}
@@ -283,30 +283,30 @@ def test_a_product_needs_a_way_from_the_sram(net: Net, make: Make) -> None:
     filler = "  filler: {kind: dma, bytes_per_cycle: 16.0, memories: [dram, wbuf]}\n  vector:\n"
     machine = make(memory(), operands(CONSTANTS), [("  vector:\n", filler)], "    memories: [dram, sram]\n")
     path = net([*product()[:3], convolution("m", "w", "y")], {"w": (32, 32, 3, 3)})
-    made = build(path, BuildOptions(machine))
+    network = build(path, BuildOptions(machine))
     reason = "engines.mac.memories.weights is wbuf, which engines.dma, engines.filler does not fill from sram"
-    assert [(f["node"], f["reason"]) for f in made.figures["fallbacks"] if f["op"] == "MatMul"] == [("m", reason)]
+    assert [(f["node"], f["reason"]) for f in network.figures["fallbacks"] if f["op"] == "MatMul"] == [("m", reason)]
 
 
 def test_a_copy_fills_a_memory_larger_than_the_sram(make: Make) -> None:
     chip = make(memory("1 MiB"), operands(CONSTANTS)).chip
-    wanted = Copy.need("inner_bytes", chip)
-    assert (wanted.high, wanted.reason) == (1 << 20, "memories.wbuf.size")
+    need = Copy.need("inner_bytes", chip)
+    assert (need.high, need.reason) == (1 << 20, "memories.wbuf.size")
 
 
 def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
     """Trace, plan, `npu-hw show`, manual and memory images name the memory."""
     machine = make(memory(), operands(CONSTANTS))
     texts: dict[str, str] = {}
-    made = build(residual, BuildOptions(machine), lambda stage, text: texts.update({stage: text()}))
+    network = build(residual, BuildOptions(machine), lambda stage, text: texts.update({stage: text()}))
     assert "wbuf peak " in texts["schedule"] and "ring constant 0 in wbuf" in texts["schedule"]
-    session, feeds = Session(made.data, timing=True), random_feeds(made.container.inputs, seed=5)
+    session, feeds = Session(network.data, timing=True), random_feeds(network.container.inputs, seed=5)
     run = session.run_detailed(feeds).segments[0].simulation
     assert run is not None
     events = chrome_trace(machine.chip, run.flow, run)["traceEvents"]
     live, sram = ([e["args"]["bytes"] for e in events if e["name"] == f"{name} live bytes"] for name in ("wbuf", "sram"))
     largest = max(op.inner_bytes for op in run.flow if isinstance(op, Copy) and op.destination_space == WBUF)
-    assert largest <= max(live) <= made.figures["buffers"][0]["peak_bytes"] and live[-1] == 0
+    assert largest <= max(live) <= network.figures["buffers"][0]["peak_bytes"] and live[-1] == 0
     assert live != sram
     shown = "# wbuf: 64 KiB for weights of mac, parameters of mac, filled with at most 8 bytes a cycle"
     assert shown in chip_lines(machine.chip)

@@ -69,12 +69,12 @@ def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> B
 )
 def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_path: Path) -> None:
     machine = with_sram(name, kib)
-    turns = _bodies_on_edge16(kib) if name == "edge16" else _built(bodies(), machine, tmp_path)
+    cascaded = _bodies_on_edge16(kib) if name == "edge16" else _built(bodies(), machine, tmp_path)
     alone = _layer_by_layer(bodies(), machine, tmp_path)
-    assert _dram_bytes(turns) < 0.4 * _dram_bytes(alone)
-    assert turns.figures["cycles"] < alone.figures["cycles"]
-    expected = sum(plan.cycles for plan in turns.plans)
-    assert expected == pytest.approx(turns.figures["cycles"], rel=0.03)
+    assert _dram_bytes(cascaded) < 0.4 * _dram_bytes(alone)
+    assert cascaded.figures["cycles"] < alone.figures["cycles"]
+    expected = sum(plan.cycles for plan in cascaded.plans)
+    assert expected == pytest.approx(cascaded.figures["cycles"], rel=0.03)
 
 
 def _sound(samples: int) -> onnx.ModelProto:
@@ -92,50 +92,50 @@ def _sound(samples: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
-def test_layers_over_one_dimension_take_turns(name: str, tmp_path: Path) -> None:
+def test_layers_over_one_dimension_are_a_cascade(name: str, tmp_path: Path) -> None:
     """Each byte of DRAM is moved once, and the host turns what comes and goes."""
-    found = _built(_sound(16_000), with_sram(name, 64), tmp_path)
-    assert _dram_bytes(found) < 1.15 * found.figures["dram_bound_bytes"]
-    assert [layer["op"] for layer in found.figures["layers"]] == ["Convolution"] * 3
+    network = _built(_sound(16_000), with_sram(name, 64), tmp_path)
+    assert _dram_bytes(network) < 1.15 * network.figures["dram_bound_bytes"]
+    assert [layer["op"] for layer in network.figures["layers"]] == ["Convolution"] * 3
 
 
 def _two_arrays(sram_bytes: int, entries: int | None = None) -> Machine:
     """edge16 with memories twice as fast. entries: of the accumulators of the second array, where it is of another kind."""
-    found = load_machine("edge16").chip.model_dump(mode="json")
-    for memory in found["memories"].values():
+    description = load_machine("edge16").chip.model_dump(mode="json")
+    for memory in description["memories"].values():
         memory.update({rate: 2 * memory[rate] for rate in ("read_bytes_per_cycle", "write_bytes_per_cycle")})
-    found["memories"]["sram"].update(size=sram_bytes, banks=16)
-    mac = found["engines"]["mac"]
+    description["memories"]["sram"].update(size=sram_bytes, banks=16)
+    mac = description["engines"]["mac"]
     if entries is None:
         mac["count"] = 2
     else:
-        found["engines"]["small"] = {**mac, "accumulators": {**mac["accumulators"], "entries": entries}}
-    return with_keys(load_machine("edge16"), memories=found["memories"], engines=found["engines"])
+        description["engines"]["small"] = {**mac, "accumulators": {**mac["accumulators"], "entries": entries}}
+    return with_keys(load_machine("edge16"), memories=description["memories"], engines=description["engines"])
 
 
 @pytest.mark.parametrize("size", [14, pytest.param(28, marks=pytest.mark.exhaustive)])
 def test_two_arrays_that_write_parts_of_one_tensor_do_not_wait_for_each_other(size: int, tmp_path: Path) -> None:
     """Nor is what repeats given to one of them alone, where the other is still busy with the layer before."""
-    found = _built(bodies(3, size, 64, 128), _two_arrays(512 * 1024), tmp_path)
-    assert sum(plan.cycles for plan in found.plans) == pytest.approx(found.figures["cycles"], rel=0.06)
-    assert found.figures["arrays_overlap"] > 0.8
+    network = _built(bodies(3, size, 64, 128), _two_arrays(512 * 1024), tmp_path)
+    assert sum(plan.cycles for plan in network.plans) == pytest.approx(network.figures["cycles"], rel=0.06)
+    assert network.figures["arrays_overlap"] > 0.8
 
 
-def test_works_of_layers_in_turns_are_shared_out_to_two_arrays(tmp_path: Path) -> None:
-    found = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024), tmp_path)
-    (plan,) = found.plans
+def test_tasks_of_a_cascade_are_shared_out_to_two_arrays(tmp_path: Path) -> None:
+    network = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024), tmp_path)
+    (plan,) = network.plans
     inside = [layer for cascade in plan.cascades for layer in cascade.layers]
     assert len(inside) >= 5 and all(len(set(layer.units)) == 2 for layer in inside)
-    assert found.figures["arrays_overlap"] > 0.6
-    assert plan.cycles == pytest.approx(found.figures["cycles"], rel=0.03)
+    assert network.figures["arrays_overlap"] > 0.6
+    assert plan.cycles == pytest.approx(network.figures["cycles"], rel=0.03)
 
 
 @pytest.mark.parametrize("entries", [1024, 2048])
-def test_layers_in_turns_run_on_the_arrays_that_have_room_for_all_their_stripes(entries: int, tmp_path: Path) -> None:
+def test_layers_of_a_cascade_run_on_the_arrays_that_have_room_for_all_their_stripes(entries: int, tmp_path: Path) -> None:
     """The first stripe of a layer has the halo of those behind it besides: more sums than a small array holds, which could have
     run every other one."""
-    found = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024, entries), tmp_path)
-    (plan,) = found.plans
+    network = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024, entries), tmp_path)
+    (plan,) = network.plans
     units = [{unit.name for unit in layer.assigned} for cascade in plan.cascades for layer in cascade.layers]
     assert {"mac"} in units and {"mac", "small"} in units
 
@@ -201,13 +201,13 @@ def test_a_schedule_of_blocks_of_columns_is_printed_and_taken_back(tmp_path: Pat
     onnx.save(_strip(320), model)
     planned = build(model, BuildOptions(machine))
     text = print_schedule(planned.schedule)
-    (said,) = {line.strip() for line in re.findall(r"^  for columns by \d+", text, re.MULTILINE)}
+    (loop,) = {line.strip() for line in re.findall(r"^  for columns by \d+", text, re.MULTILINE)}
     file.write_text(text)
     assert build(model, BuildOptions(machine, schedule=str(file))).data == planned.data
-    file.write_text(text.replace(said, "for columns by 320"))
+    file.write_text(text.replace(loop, "for columns by 320"))
     with pytest.raises(CompileError, match="for columns by 320: take fewer than 320"):
         build(model, BuildOptions(machine, schedule=str(file)))
-    file.write_text(text.replace(said, "for columns by 10"))  # by hand
+    file.write_text(text.replace(loop, "for columns by 10"))  # by hand
     build(model, BuildOptions(machine, schedule=str(file)))
 
 
@@ -247,18 +247,18 @@ def test_what_blocks_of_channels_read_is_brought_once_where_bytes_count(tmp_path
 
 
 @pytest.mark.parametrize("kib", [64, 128])
-def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
+def test_every_byte_is_moved_once_where_a_cascade_has_the_wide_tensors(kib: int, tmp_path: Path) -> None:
     """In less SRAM where the bytes are what counts."""
     few = kib == 64
-    found = _built(bodies(), with_sram("edge16", kib), tmp_path, goal=Goal("traffic")) if few else _bodies_on_edge16(kib)
-    assert _dram_bytes(found) == found.figures["dram_bound_bytes"] == 72_576
+    network = _built(bodies(), with_sram("edge16", kib), tmp_path, goal=Goal("traffic")) if few else _bodies_on_edge16(kib)
+    assert _dram_bytes(network) == network.figures["dram_bound_bytes"] == 72_576
 
 
-def test_what_is_spilled_between_layers_in_turns_lives_as_long_as_they_run(tmp_path: Path) -> None:
+def test_what_is_spilled_between_cascades_lives_as_long_as_they_run(tmp_path: Path) -> None:
     """The build compares bits: a cascade reads a spilled tensor until its end, while it writes the next."""
-    found = _built(bodies(3, channels=80, wide=160), with_sram("edge16", 64), tmp_path)
-    assert len(found.plans[0].cascades) > 1
-    assert found.plans[0].spilled
+    network = _built(bodies(3, channels=80, wide=160), with_sram("edge16", 64), tmp_path)
+    assert len(network.plans[0].cascades) > 1
+    assert network.plans[0].spilled
 
 
 def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_any_order(tmp_path: Path) -> None:
@@ -270,10 +270,10 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     engines["extra"] = {**engines["mac"], "memories": {"weights": "own", "parameters": "own"}}
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((40, 8, 3, 3)), "v": rng.standard_normal((24, 40, 3, 3))}
-    held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
     nodes = [helper.make_node("Conv", [a, b], [c], pads=[1] * 4) for a, b, c in (("x", "w", "h"), ("h", "v", "y"))]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8, 24, 24]), ("y", None)))
-    graph = helper.make_graph(nodes, "g", [x], [y], held)
+    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     counts: Counter[str] = Counter()
     with force_cascade_plans(counts):
@@ -284,11 +284,11 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     assert all(len(set(slot.sizes)) == 1 for slot in rings)
 
 
-def test_cycles_of_layers_in_turns_are_those_of_all_their_turns() -> None:
-    found = _bodies_on_edge16(64).figures
-    cycles = [layer["cycles"] for layer in found["layers"]]
-    assert sum(cycles) == found["cycles"]
-    assert all(c > 0.1 * found["cycles"] for c in cycles)
+def test_cycles_of_layers_of_a_cascade_are_those_of_all_their_stripes() -> None:
+    figures = _bodies_on_edge16(64).figures
+    cycles = [layer["cycles"] for layer in figures["layers"]]
+    assert sum(cycles) == figures["cycles"]
+    assert all(c > 0.1 * figures["cycles"] for c in cycles)
 
 
 def _branches() -> onnx.ModelProto:
@@ -321,32 +321,32 @@ def _branches() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("name", "kib"), [("wide32_w4a16", 96), ("nvdla_small", 64), pytest.param("ethos_u65_512", 96, marks=pytest.mark.exhaustive)]
 )
-def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path) -> None:
+def test_branches_sums_and_pools_are_a_cascade(name: str, kib: int, tmp_path: Path) -> None:
     machine = with_sram(name, kib)
-    turns, alone = _built(_branches(), machine, tmp_path), _layer_by_layer(_branches(), machine, tmp_path)
-    assert any(plan.cascades for plan in turns.plans)
-    assert turns.figures["cycles"] < alone.figures["cycles"]
-    assert _dram_bytes(turns) < 1.02 * _dram_bytes(alone)  # cycles are what is compared
+    cascaded, alone = _built(_branches(), machine, tmp_path), _layer_by_layer(_branches(), machine, tmp_path)
+    assert any(plan.cascades for plan in cascaded.plans)
+    assert cascaded.figures["cycles"] < alone.figures["cycles"]
+    assert _dram_bytes(cascaded) < 1.02 * _dram_bytes(alone)  # cycles are what is compared
 
 
 def test_lower_levels_go_layer_by_layer(tmp_path: Path) -> None:
     assert not any(plan.cascades for plan in _built(bodies(), with_sram("edge16", 64), tmp_path, level=1).plans)
 
 
-@pytest.mark.parametrize(("name", "kib", "kept"), [("edge16", 6, 16), ("nvdla_small", 8, 12)])
-def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, kept: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kib", "channels"), [("edge16", 6, 16), ("nvdla_small", 8, 12)])
+def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, channels: int, tmp_path: Path) -> None:
     """Rows are moved whole, of which strides pass over columns; with granules of channels, of which the last may not be full."""
     shapes = {"x": [1, 8, 24, 9], "y": [1, 8, 22, 3]}
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
     rng = np.random.default_rng(0)
-    weights = {"w": rng.standard_normal((kept, 8, 3, 3)), "v": rng.standard_normal((8, kept, 3, 1))}
-    held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    weights = {"w": rng.standard_normal((channels, 8, 3, 3)), "v": rng.standard_normal((8, channels, 3, 1))}
+    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["h", "v"], ["y"], strides=[1, 3]),
     ]
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], held), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph(nodes, "g", [x], [y], initializers), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )
     counts: Counter[str] = Counter()
     with force_cascade_plans(counts):
@@ -356,7 +356,7 @@ def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, kept
 
 
 @pytest.mark.parametrize(("channels", "groups", "kib"), [(64, 32, 10), (48, 3, 10), (48, 6, 10)])
-def test_convolutions_in_groups_take_turns(channels: int, groups: int, kib: int, tmp_path: Path) -> None:
+def test_convolutions_in_groups_are_a_cascade(channels: int, groups: int, kib: int, tmp_path: Path) -> None:
     """In blocks of channels only where those are whole groups; the build compares bits."""
     rng = np.random.default_rng(0)
     w = numpy_helper.from_array(rng.standard_normal((channels, channels // groups, 3, 3)).astype(np.float32), "w")
@@ -374,7 +374,7 @@ def test_convolutions_in_groups_take_turns(channels: int, groups: int, kib: int,
     assert counts["cascades"]
 
 
-def test_an_operand_of_fewer_dimensions_takes_turns_as_one_of_all(tmp_path: Path) -> None:
+def test_an_operand_of_fewer_dimensions_is_in_a_cascade_as_one_of_all(tmp_path: Path) -> None:
     """What is added to each head of a stack of maps, as a mask of attention is."""
 
     def model(*mask: int) -> onnx.ModelProto:

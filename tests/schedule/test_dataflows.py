@@ -68,9 +68,9 @@ def test_a_number_that_the_array_has_not_is_told(make: Make, net: Net) -> None:
     first = next(op for op in ops if isinstance(op, Convolution))
     deep = next(op for op in ops if isinstance(op, Depthwise))
     product = next(op for op in ops if isinstance(op, MatrixProduct))
-    said = "dataflow=1, engines.mac.dataflow and more_dataflows name os"
-    assert find_unsupported(replace(first, dataflow=1), machine.chip) == said
-    assert find_unsupported(replace(product, dataflow=1), machine.chip) == said
+    reason = "dataflow=1, engines.mac.dataflow and more_dataflows name os"
+    assert find_unsupported(replace(first, dataflow=1), machine.chip) == reason
+    assert find_unsupported(replace(product, dataflow=1), machine.chip) == reason
     assert (
         find_unsupported(replace(deep, mode=1), machine.chip) == "mode=1, engines.mac.depthwise and more_depthwise name diagonal"
     )

@@ -30,20 +30,20 @@ ENTRIES = {"accumulators": {"bits": 32, "entries": 1024, "memory": "acc"}}
 
 def built(path: Path, machine: Machine, level: int = 2) -> tuple[Build, list[MachineOp]]:
     """Compiled, and held against the reference on other inputs; with the operations of its one region."""
-    made = build(path, BuildOptions(machine, level=level))
-    assert not made.figures["warnings"]
-    (region,) = made.container.segments
+    built_network = build(path, BuildOptions(machine, level=level))
+    assert not built_network.figures["warnings"]
+    (region,) = built_network.container.segments
     assert isinstance(region, Region)
-    feeds = random_feeds(made.container.inputs, seed=5)
-    _, difference = verify(Session(made.data, timing=True), Session(made.data, backend="reference"), feeds)
+    feeds = random_feeds(built_network.container.inputs, seed=5)
+    _, difference = verify(Session(built_network.data, timing=True), Session(built_network.data, backend="reference"), feeds)
     assert difference is None
-    return made, list(decode(region.program, machine.isa).ops)
+    return built_network, list(decode(region.program, machine.isa).ops)
 
 
-def together(made: Build, machine: Machine) -> float:
+def together(built_network: Build, machine: Machine) -> float:
     """The share of the time of emits in which the array runs too, by the trace."""
-    feeds = random_feeds(made.container.inputs, seed=5)
-    run = Session(made.data, timing=True).run_detailed(feeds).segments[0].simulation
+    feeds = random_feeds(built_network.container.inputs, seed=5)
+    run = Session(built_network.data, timing=True).run_detailed(feeds).segments[0].simulation
     assert run is not None
     events = [e for e in chrome_trace(machine.chip, run.flow, run)["traceEvents"] if e["ph"] == "X"]
     tracks = {"emit": 2, "convolution": 1}  # of the vector engine, of the array
@@ -58,25 +58,25 @@ def together(made: Build, machine: Machine) -> float:
 def test_the_array_makes_the_next_sums_while_the_last_are_taken_out(model: Path) -> None:
     save(model, [convolution("x", "w", "y"), convolution("y", "w", "z")], ["x"], ["z"], w=(32, 32, 3, 3))
     machine = emitting(load_machine("edge16"), mac=ENTRIES)
-    made, ops = built(model, machine)
+    built_network, ops = built(model, machine)
     sums = [op for op in ops if isinstance(op, Convolution)]
     assert len(sums) == len([op for op in ops if isinstance(op, Emit)]) >= 8
     assert not any(op.emit or op.output_address or op.clamp_low for op in sums)
     # halves of all 32 KiB, in turn
     assert [op.sums_address for op in sums] == [0, 16384] * (len(sums) // 2)
-    assert together(made, machine) > 0.8
-    assert made.figures["layers"][0]["engine"] == "mac"
+    assert together(built_network, machine) > 0.8
+    assert built_network.figures["layers"][0]["engine"] == "mac"
 
 
 @pytest.mark.parametrize(("banks", "addresses"), [(1, [0, 0]), (2, [0, 16384])])
-def test_sums_that_fill_the_memory_have_no_turns(model: Path, banks: int, addresses: list[int]) -> None:
+def test_sums_that_fill_the_memory_have_no_alternating_halves(model: Path, banks: int, addresses: list[int]) -> None:
     save(model, [convolution("x", "w", "y")], ["x"], ["y"], w=(32, 32, 3, 3))
     machine = emitting(load_machine("edge16"), banks=banks)
     _, ops = built(model, machine, level=0)
     assert [op.sums_address for op in ops if isinstance(op, Convolution)] == addresses
 
 
-def test_arrays_share_the_memory_and_vector_engines_take_turns(model: Path) -> None:
+def test_arrays_share_the_memory_and_vector_engines_alternate(model: Path) -> None:
     save(model, [convolution("x", "w", "y"), convolution("y", "w", "z")], ["x"], ["z"], w=(32, 32, 3, 3))
     machine = emitting(load_machine("edge16"), banks=4, mac={**ENTRIES, "count": 2}, vector={"count": 2}, dma={"channels": 2})
     _, ops = built(model, machine)
@@ -99,13 +99,13 @@ def test_all_that_follows_a_sum_is_done_on_the_way_out(model: Path, depthwise: s
     ]
     save(model, nodes, ["x"], ["y"], w=(32, 32, 3, 3), v=(32, 1, 3, 3))
     machine = emitting(load_machine("edge16"), mac={"depthwise": depthwise})
-    made, ops = built(model, machine)
+    built_network, ops = built(model, machine)
     emits = [op for op in ops if isinstance(op, Emit)]
     assert {(op.use_table, op.use_add) for op in emits} == {(1, 0), (0, 1), (0, 0)}
     assert any(isinstance(op, Depthwise) for op in ops) == (depthwise == "diagonal")
-    feeds = random_feeds(made.container.inputs, seed=9)
+    feeds = random_feeds(built_network.container.inputs, seed=9)
     plain = build(model, BuildOptions(load_machine("edge16")))
-    mine, theirs = (Session(b.data).run(None, feeds)[0] for b in (made, plain))
+    mine, theirs = (Session(b.data).run(None, feeds)[0] for b in (built_network, plain))
     np.testing.assert_array_equal(mine, theirs)
     near_float(model, feeds, mine)
 
@@ -113,11 +113,11 @@ def test_all_that_follows_a_sum_is_done_on_the_way_out(model: Path, depthwise: s
 def test_products_of_activations_are_rounded_as_such(model: Path) -> None:
     save(model, [helper.make_node("MatMul", ["x", "z"], ["y"])], ["x", "z"], ["y"])
     machine = emitting(load_machine("edge16"))
-    made, ops = built(model, machine)
+    built_network, ops = built(model, machine)
     assert {op.kind for op in ops if isinstance(op, Emit)} == {EmitKind.MATRIX_PRODUCT}
     assert all(op.multiplier == op.emit == 0 for op in ops if isinstance(op, MatrixProduct))
-    feeds = random_feeds(made.container.inputs, seed=9)
-    near_float(model, feeds, Session(made.data).run(None, feeds)[0])
+    feeds = random_feeds(built_network.container.inputs, seed=9)
+    near_float(model, feeds, Session(built_network.data).run(None, feeds)[0])
 
 
 def near_float(path: Path, feeds: Any, got: np.ndarray) -> None:

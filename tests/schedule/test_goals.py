@@ -61,13 +61,13 @@ def _wide() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-def _built(model: onnx.ModelProto, folder: Path, machine: Machine, objective: str = "cycles", **asked: Any) -> Build:
+def _built(model: onnx.ModelProto, folder: Path, machine: Machine, objective: str = "cycles", **options: Any) -> Build:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(model, folder / "model.onnx")
-    goal = Goal(objective, asked.pop("budget", None))  # type: ignore[arg-type]
-    found = build(folder / "model.onnx", BuildOptions(machine, goal=goal, **asked))
-    require_bounds(found.figures)
-    return found
+    goal = Goal(objective, options.pop("budget", None))  # type: ignore[arg-type]
+    built_network = build(folder / "model.onnx", BuildOptions(machine, goal=goal, **options))
+    require_bounds(built_network.figures)
+    return built_network
 
 
 def _worth(figures: Mapping[str, Any]) -> dict[str, float]:
@@ -84,12 +84,12 @@ def _worth(figures: Mapping[str, Any]) -> dict[str, float]:
     "kib", [pytest.param(512, marks=pytest.mark.exhaustive), 96, pytest.param(24, marks=pytest.mark.exhaustive)]
 )
 def test_each_objective_is_no_worse_in_it_than_cycles(kib: int, tmp_path: Path) -> None:
-    found = {o: _worth(_built(bodies(1, size=16), tmp_path, _machine(kib), o).figures) for o in OBJECTIVES}
-    for objective, worth in found.items():
+    worth_by_objective = {o: _worth(_built(bodies(1, size=16), tmp_path, _machine(kib), o).figures) for o in OBJECTIVES}
+    for objective, worth in worth_by_objective.items():
         if objective != "memory" or kib == 512:
-            assert worth[objective] <= found["cycles"][objective]
+            assert worth[objective] <= worth_by_objective["cycles"][objective]
     if kib == 24:  # with more, fewest cycles move each byte once
-        assert found["traffic"]["traffic"] < found["cycles"]["traffic"]
+        assert worth_by_objective["traffic"]["traffic"] < worth_by_objective["cycles"]["traffic"]
 
 
 def test_a_balanced_plan_takes_less_energy_within_its_tolerance(tmp_path: Path) -> None:
@@ -142,26 +142,26 @@ def test_refused_tolerances(objective: str, text: str, fault: str) -> None:
 
 def test_the_least_memory_is_that_of_whole_tensors_in_the_best_order(tmp_path: Path) -> None:
     """In the file's order two tensors of 12,288 bytes live at once, in the best one only one of them does."""
-    whole, fast = (_built(_wide(), tmp_path, _machine(512), o).figures for o in ("memory", "cycles"))
+    least_memory, fast = (_built(_wide(), tmp_path, _machine(512), o).figures for o in ("memory", "cycles"))
     live = 2048 + 12_288 + 4096
-    assert live <= whole["sram_peak_bytes"] <= 1.05 * (live + 1500) < 2 * 12_288 < fast["sram_peak_bytes"]
-    assert whole["dram_write_bytes"] == fast["dram_write_bytes"] == 1024
+    assert live <= least_memory["sram_peak_bytes"] <= 1.05 * (live + 1500) < 2 * 12_288 < fast["sram_peak_bytes"]
+    assert least_memory["dram_write_bytes"] == fast["dram_write_bytes"] == 1024
 
 
 @pytest.mark.parametrize(("level", "levels"), [(2, [2]), (3, [3, 2, 1])])
 def test_plans_are_made_once_for_the_sram_there_is(level: int, levels: list[int], tmp_path: Path) -> None:
     """At the highest level those of the levels below it are candidates too."""
-    asked: list[tuple[int, Options]] = []
+    planner_runs: list[tuple[int, Options]] = []
     make_plans = RegionPlanner._layer_by_layer
 
     def noted(planner: RegionPlanner) -> list[PlannedRegion]:
-        asked.append((planner.size, planner.options))
+        planner_runs.append((planner.size, planner.options))
         return make_plans(planner)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RegionPlanner, "_layer_by_layer", noted)
         _built(_wide(), tmp_path, _machine(49), level=level)
-    assert asked == [(49 * 1024, LEVELS[number]) for number in levels]
+    assert planner_runs == [(49 * 1024, LEVELS[number]) for number in levels]
 
 
 def test_a_plan_takes_no_more_than_its_budget(tmp_path: Path) -> None:
@@ -172,18 +172,18 @@ def test_a_plan_takes_no_more_than_its_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "level", "said"),
+    ("goal", "level", "message"),
     [
         (Goal("cycles", 1 << 20), 2, "--sram-budget 1 MiB: edge16 has 512 KiB (memories.sram.size)"),
         (Goal("memory"), 0, "--optimize memory: at -O0 no tensor stays in SRAM; take -O1, -O2 or -O3"),
         (Goal("speed"), 2, "optimize speed: must be one of balanced, cycles, memory, traffic, energy"),  # type: ignore[arg-type]
     ],
 )
-def test_refused_goals(goal: Goal, level: int, said: str, tmp_path: Path) -> None:
+def test_refused_goals(goal: Goal, level: int, message: str, tmp_path: Path) -> None:
     onnx.save(_wide(), tmp_path / "model.onnx")
     with pytest.raises(CompileError) as fault:
         build(tmp_path / "model.onnx", BuildOptions(load_machine("edge16"), level=level, goal=goal))
-    assert str(fault.value) == said
+    assert str(fault.value) == message
 
 
 def test_a_machine_that_does_not_say_what_a_byte_takes_has_no_plan_of_least_energy() -> None:
@@ -196,11 +196,11 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
     """With 8 KiB the longest has 138 tiles."""
     most = list[int]()
 
-    def works(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
+    def count_tiles(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
         most.append(sum(p.tile_count for p in plan.layers if isinstance(p, TiledLayer)))
         return assign_units(plan, model)
 
-    monkeypatch.setattr(region_planner, "assign_units", works)
+    monkeypatch.setattr(region_planner, "assign_units", count_tiles)
     free = _built(_wide(), tmp_path, _machine(8), "traffic")
     assert max(most) == 138
     monkeypatch.setattr(capacity_errors, "MOST_TILES", 100)
@@ -224,12 +224,12 @@ def test_more_sram_costs_few_cycles_if_any(tmp_path: Path, less: float, more: fl
 
 def test_the_curve_has_the_smallest_size_that_does_and_the_machines_own(tmp_path: Path) -> None:
     machine = _machine(64)
-    told: list[tuple[str, int]] = []
+    stages: list[tuple[str, int]] = []
     onnx.save(_wide(), tmp_path / "model.onnx")
-    asked = BuildOptions(machine, sram_curve=True)
-    found = build(tmp_path / "model.onnx", asked, progress=lambda stage, done, total: told.append((stage, done)))
-    curve = found.curve
-    of_sizes = [(stage, done) for stage, done in told if stage.startswith("SRAM of ")]
+    options = BuildOptions(machine, sram_curve=True)
+    built_network = build(tmp_path / "model.onnx", options, progress=lambda stage, done, total: stages.append((stage, done)))
+    curve = built_network.curve
+    of_sizes = [(stage, done) for stage, done in stages if stage.startswith("SRAM of ")]
     assert of_sizes[0] == ("SRAM of 65,536 bytes", 0)
     assert [done for _, done in of_sizes[1:]] == list(range(len(of_sizes) - 1))
     assert all(re.search(r", size \d+ of \d+ at most, about \d+ s left$", stage) for stage, _ in of_sizes[1:])
@@ -237,7 +237,7 @@ def test_the_curve_has_the_smallest_size_that_does_and_the_machines_own(tmp_path
     sizes = [p.sram_bytes for p in curve.points]
     assert all(a < b for a, b in pairwise(sizes))
     assert sizes[0] < 32_768 < sizes[-1]
-    assert (curve.own.cycles, curve.own.dram_bytes) == (found.figures["cycles"], dram_bytes(found.figures))
+    assert (curve.own.cycles, curve.own.dram_bytes) == (built_network.figures["cycles"], dram_bytes(built_network.figures))
     assert all(p.dram_bytes >= p.least_bytes and p.peak_bytes <= p.sram_bytes for p in curve.points)
     assert curve.points[0].cycles > curve.own.cycles
     with pytest.raises(CompileError, match="smallest tile needs"):

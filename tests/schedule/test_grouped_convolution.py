@@ -19,7 +19,7 @@ from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Convolution
 from toolchain.machine.tensors import dense
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import BoxLocation, Tiling
 from toolchain.runtime import Session, random_feeds
@@ -36,36 +36,36 @@ def _machine(sram_bytes: int = 64 << 10, dataflow: str = "os", **limits: Any) ->
     return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
 
 
-def _layer(groups: int, own: int, inputs: int, chip: Chip, height: int = 12, kernel: int = 3) -> Layer:
+def _layer(groups: int, outputs: int, inputs: int, chip: Chip, height: int = 12, kernel: int = 3) -> Layer:
     pad = kernel // 2
     op = IntegerConvolution((1, 1), (pad, pad, pad, pad), (1, 1), groups, 0, 32, CodeType.INT8, REQUANT, None, None)
     rng = np.random.default_rng(0)
-    weights = rng.integers(-127, 128, (groups * own, kernel, kernel, inputs)).astype(np.int8)
-    constants = {"w": weights, "b": np.zeros(groups * own, np.int64)}
-    shapes = {"x": (1, height, height, groups * inputs), "w": weights.shape, "b": (groups * own,)}
-    types = {name: TensorType(shape, "int8") for name, shape in {**shapes, "y": (1, height, height, groups * own)}.items()}
+    weights = rng.integers(-127, 128, (groups * outputs, kernel, kernel, inputs)).astype(np.int8)
+    constants = {"w": weights, "b": np.zeros(groups * outputs, np.int64)}
+    shapes = {"x": (1, height, height, groups * inputs), "w": weights.shape, "b": (groups * outputs,)}
+    types = {name: TensorType(shape, "int8") for name, shape in {**shapes, "y": (1, height, height, groups * outputs)}.items()}
     return Layer(Node("layer", op, ("x", "w", "b"), ("y",)), types, constants, chip)
 
 
 def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
     """Of the first work, its operands at addresses of their own."""
-    work = next(layer.tiled.nest(layer, tiling).iterate_tasks())
-    assert work.write is not None
-    sites = [BoxLocation(1000, dense(work.reads[0].size, 1))]
-    ops = work.emit(sites, [5000], BoxLocation(9000, dense(work.write.size, 1)))
+    task = next(layer.tiled.nest(layer, tiling).iterate_tasks())
+    assert task.write is not None
+    sites = [BoxLocation(1000, dense(task.reads[0].size, 1))]
+    ops = task.emit(sites, [5000], BoxLocation(9000, dense(task.write.size, 1)))
     return [op for op in ops if isinstance(op, Convolution)]
 
 
 def test_a_tile_holds_neighbouring_groups_as_one_box() -> None:
-    layer = _layer(groups=64, own=1, inputs=1, chip=_machine().chip)
-    works = list(layer.tiled.nest(layer, Tiling(12, 12, 32, 16, False)).iterate_tasks())
-    assert [w.reads[0].start + w.reads[0].size for w in works] == [(0, 0, 0, 0, 1, 12, 12, 32), (0, 0, 0, 32, 1, 12, 12, 32)]
-    assert [w.write and w.write.start[3:] + w.write.size[3:] for w in works] == [(0, 32), (32, 32)]
+    layer = _layer(groups=64, outputs=1, inputs=1, chip=_machine().chip)
+    tasks = list(layer.tiled.nest(layer, Tiling(12, 12, 32, 16, False)).iterate_tasks())
+    assert [w.reads[0].start + w.reads[0].size for w in tasks] == [(0, 0, 0, 0, 1, 12, 12, 32), (0, 0, 0, 32, 1, 12, 12, 32)]
+    assert [w.write and w.write.start[3:] + w.write.size[3:] for w in tasks] == [(0, 32), (32, 32)]
 
 
 def test_instructions_stride_over_the_box() -> None:
     """32 channels a tile, 16 an instruction: the second one begins 16 bytes later, its weights 16 * 9 * 16 later."""
-    layer = _layer(groups=64, own=1, inputs=1, chip=_machine().chip)
+    layer = _layer(groups=64, outputs=1, inputs=1, chip=_machine().chip)
     first, second = _instructions(layer, Tiling(12, 12, 32, 16, False))
     assert (first.input_address, second.input_address) == (1000, 1016)
     assert (first.output_address, second.output_address) == (9000, 9016)
@@ -77,7 +77,7 @@ def test_instructions_stride_over_the_box() -> None:
 
 def test_parts_of_a_kernel_stay_with_their_groups() -> None:
     """Partial sums are in the accumulators: all parts of one instruction's groups run before those of the next."""
-    layer = _layer(groups=8, own=2, inputs=2, chip=_machine(max_kernel=[3, 1]).chip)
+    layer = _layer(groups=8, outputs=2, inputs=2, chip=_machine(max_kernel=[3, 1]).chip)
     ops = _instructions(layer, Tiling(12, 12, 16, 8, False))
     assert [(op.input_channels, op.accumulate, op.emit) for op in ops] == [(8, 0, 0), (8, 1, 0), (8, 1, 1)] * 2
 

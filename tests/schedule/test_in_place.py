@@ -32,18 +32,18 @@ class Network:
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
 
-    def conv(self, source: str, made: str, shape: tuple[int, int, int], groups: int = 1, stride: int = 1) -> str:
+    def conv(self, source: str, output: str, shape: tuple[int, int, int], groups: int = 1, stride: int = 1) -> str:
         """shape: output channels, input channels of a group, kernel."""
         out, into, kernel = shape
         weights = (self._rng.normal(size=(out, into, kernel, kernel)) / np.sqrt(into * kernel * kernel)).astype(np.float32)
-        self._weights.append(numpy_helper.from_array(weights, f"{made}.w"))
-        own = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups, "strides": [stride] * 2}
-        self._nodes.append(helper.make_node("Conv", [source, f"{made}.w"], [made], f"{made}/conv", **own))
-        return made
+        self._weights.append(numpy_helper.from_array(weights, f"{output}.w"))
+        attributes = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups, "strides": [stride] * 2}
+        self._nodes.append(helper.make_node("Conv", [source, f"{output}.w"], [output], f"{output}/conv", **attributes))
+        return output
 
-    def add(self, a: str, b: str, made: str) -> str:
-        self._nodes.append(helper.make_node("Add", [a, b], [made], f"{made}/add"))
-        return made
+    def add(self, a: str, b: str, output: str) -> str:
+        self._nodes.append(helper.make_node("Add", [a, b], [output], f"{output}/add"))
+        return output
 
     def saved(self, folder: Path, out: str) -> Path:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, self._channels, self._size, self._size])
@@ -70,7 +70,7 @@ def _build(model: Path, machine: str, kib: int, goal: Goal) -> tuple[Mapping[str
     return figures, plans
 
 
-def _apart(patch: pytest.MonkeyPatch) -> None:
+def _forbid_in_place(patch: pytest.MonkeyPatch) -> None:
     """Nothing is made in the place of anything else."""
     patch.setattr(InPlace, "rights", lambda *_: {})
     patch.setattr(InPlace, "within", lambda *_: [])
@@ -87,7 +87,7 @@ def test_a_sum_takes_the_place_of_its_addend_where_both_have_no_room(tmp_path: P
     addresses = [p.placements[Space.SRAM].addresses for p in plans]
     roots = [{n: at for n, at in a.items() if ":" not in n} for a in addresses]
     assert any(a.get("before") == a.get("total", -1) for a in roots)
-    _apart(monkeypatch)
+    _forbid_in_place(monkeypatch)
     monkeypatch.setattr(CascadePlanner, "columns", lambda *_: ())  # which would spare it too
     assert _dram_bytes(figures) + 28 * 28 * 24 <= _dram_bytes(_build(model, "edge16", 40, Goal("traffic"))[0])
 
@@ -99,17 +99,17 @@ def test_nothing_takes_the_place_of_rows_that_are_kept(
     machine: str, kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is added may be the latest rows alone of what a layer in turns makes."""
-    held: list[tuple[str, int]] = []
+    rows_in_place: list[tuple[str, int]] = []
     allocation = RegionPlanner.allocation
 
-    def noted(self: RegionPlanner, *asked: Any) -> Allocation:
-        found = allocation(self, *asked)
-        held.extend((old, self._views_of(asked[0])[old].rows) for old in found.in_place.values())
-        return found
+    def noted(self: RegionPlanner, *inputs: Any) -> Allocation:
+        placement = allocation(self, *inputs)
+        rows_in_place.extend((old, self._views_of(inputs[0])[old].rows) for old in placement.in_place.values())
+        return placement
 
     monkeypatch.setattr(RegionPlanner, "allocation", noted)
     _build(_inverted_residual(tmp_path), machine, kib, CYCLES)
-    assert all(rows == 0 for _, rows in held)
+    assert all(rows == 0 for _, rows in rows_in_place)
 
 
 KERNELS = {"read once": (1, 3, True), "as far ahead": (3, 3, True), "read again behind the sum": (3, 1, False)}
@@ -121,14 +121,14 @@ def test_rows_that_are_still_read_are_not_written_over(first: int, second: int, 
     before = net.conv("x", "before", (8, 8, 1))
     inner = net.conv(net.conv(before, "wide", (32, 8, first)), "narrow", (8, 32, second))
     model = net.saved(tmp_path, net.conv(net.add(inner, before, "total"), "out", (8, 8, 1)))
-    asked: list[bool] = []
+    verdicts: list[bool] = []
 
     def noted(self: InPlace, stripes: Stripes, index: int, root: str) -> bool:
-        asked.append(leaves_nothing(self, stripes, index, root))
-        return asked[-1]
+        verdicts.append(leaves_nothing(self, stripes, index, root))
+        return verdicts[-1]
 
     leaves_nothing = InPlace.leaves_nothing
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InPlace, "leaves_nothing", noted)
         _build(model, "edge16", 4, CYCLES)
-    assert set(asked) == {right}
+    assert set(verdicts) == {right}

@@ -32,9 +32,9 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("inline")
-    save(model(TEXT), made)
-    return made
+    path = tmp_path_factory.mktemp("inline")
+    save(model(TEXT), path)
+    return path
 
 
 def _built(folder: Path, tree: RegionTree | None = None, level: int = 2) -> Build:
@@ -63,7 +63,7 @@ def test_what_was_inline_is_moved_and_inline_again(kind: str, folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "level", "said"),
+    ("change", "level", "message"),
     [
         (
             lambda name: f'  layer "{name("Conv")}"\n    call inline\n',
@@ -74,22 +74,22 @@ def test_what_was_inline_is_moved_and_inline_again(kind: str, folder: Path) -> N
         (lambda name: f'  layer "{name("Slice")}"\n    call inline on mac\n', 2, "too much; it is written call \\[inline\\]"),
     ],
 )
-def test_what_cannot_be_inline(change: Callable[[Callable[[str], str]], str], level: int, said: str, folder: Path) -> None:
+def test_what_cannot_be_inline(change: Callable[[Callable[[str], str]], str], level: int, message: str, folder: Path) -> None:
     (tree,) = _built(folder).schedule
     (folder / "given.sched").write_text("region 0\n" + change(lambda kind: _layer(tree, kind)))
-    with pytest.raises(CompileError, match=said):
+    with pytest.raises(CompileError, match=message):
         build(folder / "model.onnx", BuildOptions("edge16", level=level, schedule=str(folder / "given.sched")))
 
 
 def test_of_a_single_layer_the_rest_is_searched(folder: Path) -> None:
     (tree,) = _built(folder).schedule
     name = _layer(tree, "Slice")
-    (found,) = _built(folder, transform.only(transform.move(tree, name), [name])).schedule
-    assert f'"{name}"' in print_schedule([found])
-    assert [i.call.inline for i in found.layers if i.call.layer == name] == [False]
+    (region,) = _built(folder, transform.only(transform.move(tree, name), [name])).schedule
+    assert f'"{name}"' in print_schedule([region])
+    assert [i.call.inline for i in region.layers if i.call.layer == name] == [False]
 
 
-def test_only_movers_can_be_inline(folder: Path) -> None:
+def test_only_data_movement_can_be_inline(folder: Path) -> None:
     (tree,) = _built(folder).schedule
     with pytest.raises(CompileError, match="it is computed, not moved"):
         transform.inline(tree, _layer(tree, "Conv"))

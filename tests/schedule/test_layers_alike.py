@@ -17,7 +17,7 @@ from toolchain.ops.kit.operator import Layer, tiling_key
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.ops.kit.tile import Tiling
 from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.cost import CostModel, Runs
 from toolchain.schedule.options import LEVELS, RegionInput
@@ -107,7 +107,7 @@ def key(op: Any, constants: dict[str, np.ndarray] | None = None) -> object:
 
 
 @pytest.mark.parametrize(("first", "second"), UNLIKE)
-def test_equal_parameters_are_alike(first: Cut, second: Cut) -> None:
+def test_equal_parameters_are_shared(first: Cut, second: Cut) -> None:
     assert key(first) == key(replace(first)) != key(second)
 
 
@@ -132,10 +132,10 @@ def test_works_ask_what_their_own_layer_asks() -> None:
     types = {n: TensorType((1, 16, 8, 16), "int8") for n in ("x", "y")}
     ops = [Rescale(3, REQUANT), IntegerMaxPool(Geometry((3, 3), (1, 1), (1, 1, 1, 1))), Rescale(3, REQUANT)]
     model = CostModel(CHIP)
-    found: list[Runs] = []
+    runs_by_layer: list[Runs] = []
     for i, op in enumerate(ops):
         layer = Layer(Node(f"n{i}", op, ("x",), ("y",)), types, {}, CHIP)
-        work = next(layer.tiled.nest(layer, Tiling(16, 8, 16, 0)).iterate_tasks())
-        found.append(model.runs(layer, work))
-        assert found[i] == CostModel(CHIP).runs(layer, work)
-    assert found[2] is found[0] != found[1]
+        task = next(layer.tiled.nest(layer, Tiling(16, 8, 16, 0)).iterate_tasks())
+        runs_by_layer.append(model.runs(layer, task))
+        assert runs_by_layer[i] == CostModel(CHIP).runs(layer, task)
+    assert runs_by_layer[2] is runs_by_layer[0] != runs_by_layer[1]

@@ -33,8 +33,10 @@ def edge16(engines: Mapping[str, Mapping[str, Any]], **sections: Mapping[str, An
     chip = machine.chip
     first = {e.kind: e for e in chip.engines.values()}
     changes = {"dma": {"channels": 2}, **engines}
-    made = {n: chip.engines.get(n, first[c.get("kind", "mac_array")]).model_copy(update=dict(c)) for n, c in changes.items()}
-    update: dict[str, Any] = {"engines": {**chip.engines, **made}}
+    changed_engines = {
+        n: chip.engines.get(n, first[c.get("kind", "mac_array")]).model_copy(update=dict(c)) for n, c in changes.items()
+    }
+    update: dict[str, Any] = {"engines": {**chip.engines, **changed_engines}}
     for name, keys in sections.items():
         update[name] = {**getattr(chip, name), **keys} if name == "memories" else getattr(chip, name).model_copy(update=keys)
     chip = chip.model_copy(update=update)
@@ -50,9 +52,9 @@ def model(tmp_path: Path) -> Path:
 def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], **weights: tuple) -> None:
     rng = np.random.default_rng(1)
     constants = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
-    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in inputs]
-    made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in outputs]
-    graph = helper.make_graph(list(nodes), "graph", given, made, constants)
+    input_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in inputs]
+    output_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in outputs]
+    graph = helper.make_graph(list(nodes), "graph", input_infos, output_infos, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
@@ -62,18 +64,20 @@ def convolution(x: str, w: str, y: str) -> onnx.NodeProto:
 
 def built(path: Path, machine: Machine, level: int = 2) -> tuple[Build, list[MachineOp]]:
     """Compiled, and once more held against the reference; with the operations of its one region."""
-    made = build(path, BuildOptions(machine, level=level))
-    (region,) = made.container.segments
+    network = build(path, BuildOptions(machine, level=level))
+    (region,) = network.container.segments
     assert isinstance(region, Region)
     _, difference = verify(
-        Session(made.data, timing=True), Session(made.data, backend="reference"), random_feeds(made.container.inputs, seed=5)
+        Session(network.data, timing=True),
+        Session(network.data, backend="reference"),
+        random_feeds(network.container.inputs, seed=5),
     )
     assert difference is None
-    return made, list(decode(region.program, machine.isa).ops)
+    return network, list(decode(region.program, machine.isa).ops)
 
 
-def of_layer(made: Build, ops: Sequence[MachineOp], name: str) -> list[Convolution]:
-    region = made.container.segments[0]
+def of_layer(network: Build, ops: Sequence[MachineOp], name: str) -> list[Convolution]:
+    region = network.container.segments[0]
     assert isinstance(region, Region)
     layer = next(i for i, info in enumerate(region.layers) if name in info.sources)
     return [op for op, owner in zip(ops, region.op_layers) if owner == layer and isinstance(op, Convolution)]
@@ -97,10 +101,10 @@ def test_convolutions_that_need_nothing_of_each_other_run_at_once(model: Path) -
     save(model, [convolution("x", "w", "y"), convolution("x", "v", "z")], ["x"], ["y", "z"], w=(32, 32, 3, 3), v=(32, 32, 3, 3))
     entries = load_machine("edge16").chip.array.accumulators.model_copy(update={"entries": 8192})
     limits = {"convolution": load_machine("edge16").chip.limits.convolution.model_copy(update={"max_width": 16})}
-    made, ops = built(model, edge16({"mac": {"count": 2, "accumulators": entries}}, limits=limits), level=0)
-    y, z = (of_layer(made, ops, name) for name in ("y", "z"))
+    network, ops = built(model, edge16({"mac": {"count": 2, "accumulators": entries}}, limits=limits), level=0)
+    y, z = (of_layer(network, ops, name) for name in ("y", "z"))
     assert [len(y), len(z)] == [1, 1] and {y[0].unit, z[0].unit} == {0, 1}
-    assert made.figures["arrays_overlap"] > 0.3
+    assert network.figures["arrays_overlap"] > 0.3
 
 
 @pytest.mark.parametrize("level", [2, 3])
@@ -111,11 +115,11 @@ def test_works_that_add_to_the_same_sums_stay_on_one_array(model: Path, level: i
     entries = chip.array.accumulators.model_copy(update={"entries": 1024})
     machine = edge16({"mac": {"accumulators": entries}, "second": {"rows": 8, "accumulators": entries}}, limits=limits)
     _, ops = built(model, machine, level)
-    held: dict[int, int] = {}  # by array: works of its open chain
+    open_chains: dict[int, int] = {}  # by array: works of its open chain
     for op in (op for op in ops if isinstance(op, Convolution)):
-        assert op.accumulate == (held.get(op.unit, 0) > 0)
-        held[op.unit] = 0 if op.emit else held.get(op.unit, 0) + 1
-    assert held == {0: 0, 1: 0}
+        assert op.accumulate == (open_chains.get(op.unit, 0) > 0)
+        open_chains[op.unit] = 0 if op.emit else open_chains.get(op.unit, 0) + 1
+    assert open_chains == {0: 0, 1: 0}
 
 
 def test_an_array_without_a_post_never_gets_what_needs_it(model: Path) -> None:
@@ -131,10 +135,10 @@ def test_what_only_a_smaller_array_can_do_goes_there(model: Path) -> None:
     relu = helper.make_node("Sigmoid", ["y"], ["s"], name="s")
     add = helper.make_node("Add", ["s", "x"], ["z"], name="z")
     save(model, [convolution("x", "w", "y"), relu, add], ["x"], ["z"], w=(32, 32, 3, 3))
-    made, ops = built(model, edge16({"mac": {"post": ("add",)}, "second": {"rows": 8, "columns": 8, "post": ("table",)}}))
+    network, ops = built(model, edge16({"mac": {"post": ("add",)}, "second": {"rows": 8, "columns": 8, "post": ("table",)}}))
     assert {(op.use_table, op.use_add, op.unit) for op in ops if isinstance(op, Convolution)} == {(1, 0, 1)}
-    assert [layer["op"] for layer in made.figures["layers"]] == ["Convolution", "Binary"]
-    reasons = [row["reason"] for row in made.figures["nodes"] if row["node"] == "z"]
+    assert [layer["op"] for layer in network.figures["layers"]] == ["Convolution", "Binary"]
+    reasons = [row["reason"] for row in network.figures["nodes"] if row["node"] == "z"]
     assert "engines.mac, engines.second.post has no add on an array that can do the rest" in reasons[0]
 
 
@@ -159,9 +163,9 @@ def test_engines_that_programs_cannot_use_are_named(model: Path) -> None:
     save(model, [convolution("x", "w", "y")], ["x"], ["y"], w=(32, 32, 3, 3))
     memories = load_machine("edge16").chip.memories
     array = load_machine("edge16").chip.array
-    own = memories["sram"].model_copy(update={"private_to": "core"})
+    private_memory = memories["sram"].model_copy(update={"private_to": "core"})
     core = {"count": 2, "memories": array.memories.model_copy(update={"input": "tile"})}
-    with_core = edge16({"core": core}, memories={"tile": own})
+    with_core = edge16({"core": core}, memories={"tile": private_memory})
     chip = with_core.chip
     assert [u.name for u in chip.workers("mac_array")] == ["mac"] and [u.number for u in chip.workers("mac_array")] == [2]
     reason = "engines.core.memories.input is tile, compiled programs have it in sram"
@@ -206,7 +210,7 @@ def test_channels_of_unequal_rate_are_dealt_loads_by_rate(model: Path) -> None:
     onnx_model = onnx.load(model)
     onnx_model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 256
     onnx.save(onnx_model, model)
-    made, ops = built(model, machine)
+    network, ops = built(model, machine)
     names = [u.name for u in machine.chip.of_kind("dma")]
     moved: dict[str, int] = {}
     for op in ops:
@@ -214,7 +218,7 @@ def test_channels_of_unequal_rate_are_dealt_loads_by_rate(model: Path) -> None:
             moved[names[op.channel]] = moved.get(names[op.channel], 0) + op.inner_bytes * op.count0 * op.count1 * op.count2
     assert moved.keys() == {"quick0", "dma0"} and moved["quick0"] > 2 * moved["dma0"]
     assert {names[op.channel] for op in ops if isinstance(op, Copy) and op.destination_space == Space.DRAM} == {"dma1"}
-    assert "engine inner is not used: engines.inner.memories has no dram" in totals_text(made.figures)
+    assert "engine inner is not used: engines.inner.memories has no dram" in totals_text(network.figures)
 
 
 @pytest.mark.parametrize("semaphores", [64, 14])
@@ -223,9 +227,9 @@ def test_many_units_of_few_semaphores(model: Path, semaphores: int) -> None:
     nodes = [convolution("x", "w", "y"), helper.make_node("Sigmoid", ["x"], ["s"], name="s")]
     save(model, nodes, ["x"], ["y", "s"], w=(32, 32, 3, 3))
     machine = edge16({"mac": {"count": 6}, "vector": {"count": 4}}, sync={"semaphores": semaphores})
-    made, ops = built(model, machine)
+    network, ops = built(model, machine)
     assert len({op.unit for op in ops if isinstance(op, Convolution)}) > 2
-    assert made.figures["arrays_overlap"] > 0
+    assert network.figures["arrays_overlap"] > 0
 
 
 def test_a_table_without_bits_for_the_unit_is_named() -> None:
@@ -238,6 +242,6 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
 def test_a_second_array_helps_a_real_network(network: str, model: Path) -> None:
     onnx.save(fill_network(network), model)
     engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]
-    one, equal, smaller = (build(model, BuildOptions(edge16(own))).figures for own in engines)
+    one, equal, smaller = (build(model, BuildOptions(edge16(extra_engines))).figures for extra_engines in engines)
     assert equal["cycles"] < 0.55 * one["cycles"] and equal["arrays_overlap"] >= 0.9
     assert smaller["cycles"] < 0.78 * one["cycles"] and smaller["arrays_overlap"] >= 0.79

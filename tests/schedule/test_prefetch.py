@@ -126,19 +126,19 @@ def test_nothing_is_fetched_ahead_where_nothing_waits(tmp_path: Path) -> None:
 
 
 def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, gained, amid = (
+    search, gained, amid = (
         prefetch.PrefetchSearch.best,
         list[bool](),
         list[bool](),
     )  # amid: untried, though alone the layers wait for enough
 
     def checked(self: prefetch.PrefetchSearch) -> PlannedRegion:
-        plan = found(self)
+        plan = search(self)
         least = 0.01 * self._plan.cycles
         gains = list(self._most_gains())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(prefetch.PrefetchSearch, "_most_gains", lambda _: [math.inf])
-            tried = found(self)
+            tried = search(self)
         if min(gains) < least:
             assert plan is self._plan and tried is self._plan
             amid.append(gains[0] >= least)

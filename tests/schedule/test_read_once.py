@@ -43,24 +43,24 @@ def _windows() -> onnx.ModelProto:
     ("model", "name", "kib"), [(bodies, "edge16", 48), (bodies, "wide32_w4a16", 64), (_windows, "edge16", 48)]
 )
 def test_what_is_read_takes_at_least_as_much(model: Callable[[], onnx.ModelProto], name: str, kib: int, tmp_path: Path) -> None:
-    found: list[tuple[CandidateSeed, CascadeCandidate]] = []
+    drafts: list[tuple[CandidateSeed, CascadeCandidate]] = []
     drafted = CascadePlanner._find_candidate
 
-    def noted(self: CascadePlanner, asked: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
-        draft = drafted(self, asked, start)
-        if draft is not None and asked.sweep.channels:
-            found.append((start, draft))
+    def noted(self: CascadePlanner, key: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
+        draft = drafted(self, key, start)
+        if draft is not None and key.sweep.channels:
+            drafts.append((start, draft))
         return draft
 
     onnx.save(model(), tmp_path / "model.onnx")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CascadePlanner, "_find_candidate", noted)
         build(tmp_path / "model.onnx", BuildOptions(with_sram(name, kib)))
-    least = [(start.least_with_read, _least_bytes(draft)) for start, draft in found]
-    assert all((said is None) == (needed is None) for said, needed in least)
-    both = [(said, needed) for said, needed in least if said is not None and needed is not None]
-    assert any(said > 0.8 * needed for said, needed in both)
-    assert all(said <= needed for said, needed in both)
+    least = [(start.least_with_read, _least_bytes(draft)) for start, draft in drafts]
+    assert all((predicted is None) == (least_read is None) for predicted, least_read in least)
+    both = [(predicted, least_read) for predicted, least_read in least if predicted is not None and least_read is not None]
+    assert any(predicted > 0.8 * least_read for predicted, least_read in both)
+    assert all(predicted <= least_read for predicted, least_read in both)
 
 
 def _least_bytes(draft: CascadeCandidate) -> int | None:

@@ -26,17 +26,17 @@ def _built(path: Path) -> Build:
 
 
 def test_products_begin_before_all_of_a_softmax_is_over(attention: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _built(attention)
-    assert "IntegerSoftmax, 4 tiles" in print_schedule(found.schedule)
+    built_network = _built(attention)
+    assert "IntegerSoftmax, 4 tiles" in print_schedule(built_network.schedule)
     monkeypatch.setattr(RegionPlanner, "retile", lambda _, plan: plan)
     alone = _built(attention)
     assert "IntegerSoftmax, 1 tile," in print_schedule(alone.schedule)
-    assert found.figures["cycles"] < 0.95 * alone.figures["cycles"]
+    assert built_network.figures["cycles"] < 0.95 * alone.figures["cycles"]
 
 
 def test_what_is_expected_sees_the_heads_apart(attention: Path) -> None:
     """Of a schedule by hand, which is the same whatever is expected."""
     schedule = Path(__file__).parents[2] / "examples/schedules/attention.sched"
-    found = build(attention, BuildOptions("transformer64", schedule=str(schedule)))
-    (expected,) = re.findall(r"([\d,]+) cycles expected", print_schedule(found.schedule))
-    assert int(expected.replace(",", "")) == pytest.approx(found.figures["cycles"], rel=0.005)
+    built_network = build(attention, BuildOptions("transformer64", schedule=str(schedule)))
+    (expected,) = re.findall(r"([\d,]+) cycles expected", print_schedule(built_network.schedule))
+    assert int(expected.replace(",", "")) == pytest.approx(built_network.figures["cycles"], rel=0.005)

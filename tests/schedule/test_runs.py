@@ -26,7 +26,7 @@ FORMS = {
 
 def one_by_one(move: Move, source: MoveSide, target: MoveSide) -> list[tuple[int, int]]:
     """(byte of the source, byte of the target) of each element."""
-    found = []
+    places = []
     for steps in product(*(range(loop.count) for loop in move.loops)):
         ends = list(source.start), list(target.start)
         for k, loop in zip(steps, move.loops):
@@ -34,30 +34,30 @@ def one_by_one(move: Move, source: MoveSide, target: MoveSide) -> list[tuple[int
                 ends[0][loop.source_dim] += k * loop.source_step
             if loop.target_dim >= 0:
                 ends[1][loop.target_dim] += k * loop.target_step
-        found.append((source.strides.offset_bytes(ends[0]), target.strides.offset_bytes(ends[1])))
-    return sorted(found)
+        places.append((source.strides.offset_bytes(ends[0]), target.strides.offset_bytes(ends[1])))
+    return sorted(places)
 
 
 def by_runs(move: Move, source: MoveSide, target: MoveSide) -> list[tuple[int, int]]:
     starts = source.strides.offset_bytes(source.start), target.strides.offset_bytes(target.start)
-    found = []
+    places = []
     for run in runs_of(move, source, target):
         for steps in product(*(range(s.count) for s in run.loops)):
             a = starts[0] + run.source + sum(k * s.source for k, s in zip(steps, run.loops))
-            found.append((a, starts[1] + run.target + sum(k * s.target for k, s in zip(steps, run.loops))))
-    return sorted(found)
+            places.append((a, starts[1] + run.target + sum(k * s.target for k, s in zip(steps, run.loops))))
+    return sorted(places)
 
 
-def held(move: Move, before: Shape, after: Shape, form: str, other: str) -> None:
+def check_runs(move: Move, before: Shape, after: Shape, form: str, other: str) -> None:
     """What fills last granules may be moved too, where both sides end with one."""
     source = MoveSide(make_strides(before, 1, FORMS[form]), before, move.source_start)
     target = MoveSide(make_strides(after, 1, FORMS[other]), after, move.target_start)
-    want, found = one_by_one(move, source, target), by_runs(move, source, target)
+    want, by_run = one_by_one(move, source, target), by_runs(move, source, target)
     if writes_whole_blocks(move, source, target) and target.strides.maps is not None:
-        assert set(want) <= set(found)
-        assert len(found) == len(want) // move.loops[-1].count * -(-move.loops[-1].count // 4) * 4
+        assert set(want) <= set(by_run)
+        assert len(by_run) == len(want) // move.loops[-1].count * -(-move.loops[-1].count // 4) * 4
     else:
-        assert found == want
+        assert by_run == want
 
 
 def box(shape: Shape, source: Shape = (0, 0, 0, 0), target: Shape = (0, 0, 0, 0)) -> Move:
@@ -91,7 +91,7 @@ MOVES = {
 @pytest.mark.parametrize(("form", "other"), [p for p in product(FORMS, FORMS) if "wide" not in p or "dense" in p])
 @pytest.mark.parametrize("name", MOVES)
 def test_a_move_moves_every_element(name: str, form: str, other: str) -> None:
-    held(*MOVES[name], form, other)
+    check_runs(*MOVES[name], form, other)
 
 
 def test_boxes_are_few_runs() -> None:
@@ -119,14 +119,14 @@ def test_a_reshape_between_maps_moves_every_element_in_its_order(form: str, befo
         (make_strides(before, 1, maps).offset_bytes(a), make_strides(after, 1, maps).offset_bytes(b))
         for a, b in zip(product(*map(range, before)), product(*map(range, after)))
     )
-    found = []
+    places = []
     for move in reshaping(before, after, True, True):
         ends = (
             MoveSide(make_strides(before, 1, maps), before, move.source_start),
             MoveSide(make_strides(after, 1, maps), after, move.target_start),
         )
-        found += by_runs(move, *ends)
-    assert set(want) <= set(found)
+        places += by_runs(move, *ends)
+    assert set(want) <= set(places)
 
 
 @pytest.mark.parametrize("form", ["surface", "line"])
@@ -135,9 +135,9 @@ def test_a_reshape_to_a_matrix_and_back(form: str) -> None:
     maps, flat = make_strides(map_shape, 1, FORMS[form]), make_strides(shape, 1, None)
     want = sorted((maps.offset_bytes(a), i) for i, a in enumerate(product(*map(range, map_shape))))
     (out,), (back,) = reshaping(map_shape, shape, True, False), reshaping(shape, map_shape, False, True)
-    there = MoveSide(maps, map_shape, (0, 0, 0, 0)), MoveSide(flat, shape, (0, 0))
-    assert by_runs(out, *there) == want
-    assert sorted((b, a) for a, b in by_runs(back, *there[::-1])) == want
+    sides = MoveSide(maps, map_shape, (0, 0, 0, 0)), MoveSide(flat, shape, (0, 0))
+    assert by_runs(out, *sides) == want
+    assert sorted((b, a) for a, b in by_runs(back, *sides[::-1])) == want
 
 
 @pytest.mark.parametrize(

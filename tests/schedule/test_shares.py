@@ -30,12 +30,14 @@ def test_a_share_of_the_sram_is_kept_for_staging(share: float, monkeypatch: pyte
     ports = [p.tensor for p in region.inputs], [p.tensor for p in region.outputs]
     chip = container.machine.chip
     planner = RegionPlanner(RegionInput(container.graph, nodes, *ports, chip, LEVELS[2]))
-    asked: list[Sequence[int]] = []
+    capacities: list[Sequence[int]] = []
     residents = planner.residents
-    monkeypatch.setattr(planner, "residents", lambda kept, capacity: asked.append(kept) or residents(kept, capacity))
+    monkeypatch.setattr(
+        planner, "residents", lambda resident, capacity: capacities.append(resident) or residents(resident, capacity)
+    )
     least = [1000] * len(planner.layers)
     planner._try(least, share, ALONE)
-    assert asked[0] == [int(share * chip.sram.size)] * len(least)
+    assert capacities[0] == [int(share * chip.sram.size)] * len(least)
 
 
 def test_loads_go_to_the_channel_that_was_given_least_latency_counted() -> None:

@@ -14,7 +14,7 @@ from toolchain.hw.engines import MacArray
 from toolchain.hw.limits import Pair
 from toolchain.hw.timing import UNLIMITED
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.convolution.parameters import find_element_step
 from toolchain.ops.convolution.tiles import get_window_input
 from toolchain.ops.kit.operator import Layer
@@ -23,7 +23,7 @@ from toolchain.ops.kit.window import Window
 from toolchain.runtime import Session
 
 
-def made(
+def make_convolution(
     folder: Path, conv: str, weights: tuple[int, ...], limit: Pair | None, sram: int = 512 << 10, machine: Machine | None = None
 ) -> Build:
     """x [1, 8, 21, 19] by a convolution on a copy of edge16 with this limit of strides."""
@@ -72,14 +72,15 @@ def test_bits_are_those_without_a_limit(case: str, sram: int, tmp_path: Path) ->
     """A build holds its program against the integer reference besides."""
     conv, weights = CASES[case]
     np.testing.assert_array_equal(
-        outputs(made(tmp_path, conv, weights, (1, 1), sram)), outputs(made(tmp_path, conv, weights, None, sram))
+        outputs(make_convolution(tmp_path, conv, weights, (1, 1), sram)),
+        outputs(make_convolution(tmp_path, conv, weights, None, sram)),
     )
 
 
 @pytest.mark.parametrize("case", ["1x1", "1x1 far", "padded 1x1"])
 def test_kernels_of_one_element_cost_nothing(case: str, tmp_path: Path) -> None:
     conv, weights = CASES[case]
-    limited, free = made(tmp_path, conv, weights, (1, 1)), made(tmp_path, conv, weights, None)
+    limited, free = make_convolution(tmp_path, conv, weights, (1, 1)), make_convolution(tmp_path, conv, weights, None)
     assert limited.figures["cycles"] <= free.figures["cycles"]
     assert not any("max_stride" in w for w in limited.warnings)
 
@@ -87,14 +88,14 @@ def test_kernels_of_one_element_cost_nothing(case: str, tmp_path: Path) -> None:
 def test_whole_rows_take_fewer_cycles_than_outputs_one_by_one(tmp_path: Path) -> None:
     """Of 11 x 10 outputs each of which was an instruction."""
     conv, weights = CASES["3x3"]
-    limited, free = made(tmp_path, conv, weights, (1, 1)), made(tmp_path, conv, weights, None)
+    limited, free = make_convolution(tmp_path, conv, weights, (1, 1)), make_convolution(tmp_path, conv, weights, None)
     assert free.figures["cycles"] < limited.figures["cycles"] < 3 * free.figures["cycles"]
 
 
 def test_a_kernel_is_cut_into_elements_that_lie_a_stride_apart(tmp_path: Path) -> None:
     """Rows or columns of outputs that an instruction makes one by one leave the kernel whole."""
     conv, weights = CASES["3x3"]
-    container = made(tmp_path, conv, weights, (1, 1)).container
+    container = make_convolution(tmp_path, conv, weights, (1, 1)).container
     graph = container.graph
     node = next(node for node in graph.nodes if isinstance(node.op, IntegerConvolution))
     layer = Layer(node, graph.types, graph.constants, container.machine.chip)
@@ -111,19 +112,19 @@ def test_elements_lie_as_near_as_the_limit_lets_them(stride: int, most: int, ele
 @pytest.mark.parametrize("pad", [-4, 0, 1, 7])
 def test_every_output_sees_its_element(stride: int, pad: int) -> None:
     """By the definition: output y sees element y stride - pad of the input, or padding."""
-    size, first, held = 13, 2, 9
+    size, first, width = 13, 2, 9
     window = Window(size, 1, stride, 1, pad)
     for start in range(4):
         for count in range(1, 5):
             at = [y * stride - pad for y in range(start, start + count)]
-            wanted = [i if first <= i < first + held else None for i in at]
+            expected = [i if first <= i < first + width else None for i in at]
             if any(0 <= i < first for i in at):
                 continue  # what is held begins with the first that is needed
             for element_step in (1, stride):
-                found = get_window_input(window, (start, count), first, held, element_step)
-                places = [i * found.stride - found.pad for i in range(count)]
-                got = [first + found.skip + i * found.element_step if 0 <= i < found.size else None for i in places]
-                assert got == wanted
+                view = get_window_input(window, (start, count), first, width, element_step)
+                places = [i * view.stride - view.pad for i in range(count)]
+                got = [first + view.skip + i * view.element_step if 0 <= i < view.size else None for i in places]
+                assert got == expected
 
 
 def test_one_output_an_instruction_keeps_the_kernel_together(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from toolchain.hw.layout_section import FeatureMaps
 from toolchain.hw.unit_map import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.nest import Axis, Nest
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, halvings
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.capacity_errors import MOST_TILES, explain_too_many
 from toolchain.schedule.cost import CostModel
@@ -101,8 +101,8 @@ def others(draw: Any) -> Layer:
 
 
 def _some_tilings(draw: Any, layer: Layer) -> list[Tiling]:
-    found = list(layer.tiled.tilings(layer))
-    return [found[i] for i in draw(st.lists(st.integers(0, len(found) - 1), min_size=1, max_size=3, unique=True))]
+    tilings = list(layer.tiled.tilings(layer))
+    return [tilings[i] for i in draw(st.lists(st.integers(0, len(tilings) - 1), min_size=1, max_size=3, unique=True))]
 
 
 def _views(layer: Layer) -> dict[str, View]:
@@ -127,11 +127,11 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
             sizes.add(tile, resident)
         assert plan.rings == sizes.slots(depth, plan.units)
         assert plan.tile_count == len(tiles)
-        whole = PlanTimer(model, views, resident)
-        assert whole.time_tiles(layer, plan.rings, plan.units, [tiles]) == len(tiles)
+        timer = PlanTimer(model, views, resident)
+        assert timer.time_tiles(layer, plan.rings, plan.units, [tiles]) == len(tiles)
         # Steps that are passed over may leave other tiles in their rings: two loads for each turn of the innermost loop.
-        turns = len(tiles) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
-        assert plan.cycles == pytest.approx(whole.cycles, rel=0.005, abs=320 * turns)
+        rounds = len(tiles) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
+        assert plan.cycles == pytest.approx(timer.cycles, rel=0.005, abs=320 * rounds)
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_the_best_of_a_room_does_not_depend_on_the_rooms_before(data: Any, layer
     def fresh() -> LayerTilings:
         return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)
 
-    found = (_at_depth(layer, tiling, depth) for tiling in _some_tilings(data.draw, layer) for depth in (1, 2))
-    sizes = [plan.staging_bytes[SRAM] + more for plan in found if plan is not None for more in (-1, 0, 100)]
+    plans = (_at_depth(layer, tiling, depth) for tiling in _some_tilings(data.draw, layer) for depth in (1, 2))
+    sizes = [plan.staging_bytes[SRAM] + more for plan in plans if plan is not None for more in (-1, 0, 100)]
     remembering = fresh()
     for size in data.draw(st.permutations(sizes))[:8]:
         by = data.draw(st.sampled_from([ALONE, LEAST_MOVED]))
@@ -178,9 +178,9 @@ def test_every_output_is_written_once(layer: Layer) -> None:
     tilings = list(layer.tiled.tilings(layer))
     for tiling in tilings[:: len(tilings) // 4 + 1]:
         covered = np.zeros(layer.output.shape, int)
-        for work in layer.tiled.nest(layer, tiling).iterate_tasks():
-            if work.write is not None:
-                cut = tuple(slice(s, s + n) for s, n in zip(work.write.start, work.write.size))
+        for task in layer.tiled.nest(layer, tiling).iterate_tasks():
+            if task.write is not None:
+                cut = tuple(slice(s, s + n) for s, n in zip(task.write.start, task.write.size))
                 covered[cut] += 1
         assert (covered == 1).all()
 
@@ -214,8 +214,8 @@ def test_what_is_remembered_of_a_work_is_what_it_takes(data: Any, layer: Layer) 
     """Of tiles of all sizes, partial sums too, of which the bytes that come and go do not say how many there are."""
     model = CostModel(layer.chip)
     for tiling in _some_tilings(data.draw, layer):
-        for work in islice(layer.tiled.nest(layer, tiling).iterate_tasks(), 24):
-            assert model.runs(layer, work) == CostModel(layer.chip).runs(layer, work)
+        for task in islice(layer.tiled.nest(layer, tiling).iterate_tasks(), 24):
+            assert model.runs(layer, task) == CostModel(layer.chip).runs(layer, task)
 
 
 def test_layers_of_many_tiles_take_few_visits() -> None:
@@ -269,6 +269,6 @@ def test_tiles_of_maps_in_granules_begin_with_whole_ones(layer: Layer, data: Any
     maps = frozenset(n for n, kind in layer.types.items() if len(kind.shape) == 4 and n not in layer.constants)
     cut = replace(layer, chip=chip, feature_maps=maps)
     for tiling in set(cut.tiled.tilings(cut)):
-        for work in cut.tiled.nest(cut, replace(tiling, rows=64, columns=64)).iterate_tasks():
-            for box in (*work.reads, *([work.write] if work.write else [])):
+        for task in cut.tiled.nest(cut, replace(tiling, rows=64, columns=64)).iterate_tasks():
+            for box in (*task.reads, *([task.write] if task.write else [])):
                 assert box.start[-1] % granule == 0, (tiling, box)

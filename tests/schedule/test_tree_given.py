@@ -22,21 +22,21 @@ from toolchain.schedule.plan import PlannedRegion, TiledLayer
 from toolchain.schedule.text import print_schedule
 
 NETWORK, CONV = "resnet8_cifar", "/b.0.1/b.0.1.0/Conv"
-TIGHT, TURNS = with_sram("edge16", 32), with_sram("wide32_w4a16", 32)
+TIGHT, ALTERNATING = with_sram("edge16", 32), with_sram("wide32_w4a16", 32)
 CASES = int(os.environ.get("RANDOM_CASES", "6"))
 
 
-def _given(said: str, machine: Machine = TIGHT) -> CompiledNetwork:
-    return compiled(NETWORK, machine, 2, parse_schedule("region 0\n" + said, "s"))
+def _compile_text(text: str, machine: Machine = TIGHT) -> CompiledNetwork:
+    return compiled(NETWORK, machine, 2, parse_schedule("region 0\n" + text, "s"))
 
 
-def _plan(made: CompiledNetwork) -> PlannedRegion:
-    (plan,) = made.plans
+def _plan(network: CompiledNetwork) -> PlannedRegion:
+    (plan,) = network.plans
     return plan
 
 
 def test_one_layer_is_as_it_is_said_and_the_rest_is_searched() -> None:
-    free, plan = _plan(compiled(NETWORK, TIGHT, 2)), _plan(_given(f'  layer "{CONV}"\n    for rows by 5\n      call\n'))
+    free, plan = _plan(compiled(NETWORK, TIGHT, 2)), _plan(_compile_text(f'  layer "{CONV}"\n    for rows by 5\n      call\n'))
     (layer,) = (p for p in plan.layers if p.name == CONV)
     assert isinstance(layer, TiledLayer) and layer.tiling.rows == 5
     assert plan.cycles != free.cycles  # which took three
@@ -45,7 +45,7 @@ def test_one_layer_is_as_it_is_said_and_the_rest_is_searched() -> None:
 
 
 def test_slots_and_orders_need_not_be_among_those_that_are_searched() -> None:
-    said = f"""  layer "{CONV}"
+    text = f"""  layer "{CONV}"
     ring input 0 in sram slots 5
     ring constant 0 in sram slots all
     for channels by 4
@@ -53,7 +53,7 @@ def test_slots_and_orders_need_not_be_among_those_that_are_searched() -> None:
         for inner by 8
           call
 """
-    plan = _plan(_given(said))
+    plan = _plan(_compile_text(text))
     (layer,) = (p for p in plan.layers if p.name == CONV)
     assert isinstance(layer, TiledLayer)
     assert {r.key: r.copies for r in layer.rings if r.key != "w"} == {"b0": 8, "r0": 5}  # where its output lies is open
@@ -62,32 +62,36 @@ def test_slots_and_orders_need_not_be_among_those_that_are_searched() -> None:
 
 def test_tensors_lie_where_it_is_said() -> None:
     free = _plan(compiled(NETWORK, TIGHT, 2))
-    here, there = "/AveragePool_output_0", "/b.1.0/b.1.0.2/Relu_output_0"
-    assert here in free.resident and there not in free.resident
-    plan = _plan(_given(f'  alloc "{here}" in dram\n  alloc "{there}" in sram\n'))
-    assert here not in plan.resident and there in plan.resident
+    here, in_dram = "/AveragePool_output_0", "/b.1.0/b.1.0.2/Relu_output_0"
+    assert here in free.resident and in_dram not in free.resident
+    plan = _plan(_compile_text(f'  alloc "{here}" in dram\n  alloc "{in_dram}" in sram\n'))
+    assert here not in plan.resident and in_dram in plan.resident
 
 
-def test_a_layer_that_is_said_takes_no_turns() -> None:
-    free = _plan(compiled(NETWORK, TURNS, 2))
+def test_a_layer_with_its_own_loops_is_in_no_cascade() -> None:
+    free = _plan(compiled(NETWORK, ALTERNATING, 2))
     (cascade,) = free.cascades
     name = cascade.layers[0].name
-    said = f'  layer "{name}"\n    for rows by 4\n      call\n'
-    assert all(name not in [layer.name for layer in c.layers] for plan in [_plan(_given(said, TURNS))] for c in plan.cascades)
+    text = f'  layer "{name}"\n    for rows by 4\n      call\n'
+    assert all(
+        name not in [layer.name for layer in c.layers]
+        for plan in [_plan(_compile_text(text, ALTERNATING))]
+        for c in plan.cascades
+    )
 
 
-def test_layers_take_turns_where_it_is_said() -> None:
+def test_layers_are_a_cascade_where_the_schedule_has_one() -> None:
     """Alone, with the rest layer by layer around them, and in a schedule of all layers."""
-    names, kept = ("/b.1.0/b.1.0.0/Conv", "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv"), "/b.1.0/b.1.0.2/Relu_output_0"
+    names, buffered = ("/b.1.0/b.1.0.0/Conv", "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv"), "/b.1.0/b.1.0.2/Relu_output_0"
     layers = "".join(f'    layer "{name}"\n      for rows by 4\n        call\n' for name in names)
     machine = with_sram("edge16", 64)
-    made = _given(f'  alloc "{kept}" in sram rows 8\n  for rows by 4\n{layers}', machine)
-    plan = _plan(made)
+    network = _compile_text(f'  alloc "{buffered}" in sram rows 8\n  for rows by 4\n{layers}', machine)
+    plan = _plan(network)
     (cascade,) = plan.cascades
     assert tuple(layer.name for layer in cascade.layers) == names
-    assert cascade.stripes.rows == {kept: 8} and kept in plan.resident
-    again = compiled(NETWORK, machine, 2, parse_schedule(print_schedule(made.schedule), "s"))
-    assert print_schedule(again.schedule) == print_schedule(made.schedule)
+    assert cascade.stripes.rows == {buffered: 8} and buffered in plan.resident
+    again = compiled(NETWORK, machine, 2, parse_schedule(print_schedule(network.schedule), "s"))
+    assert print_schedule(again.schedule) == print_schedule(network.schedule)
 
 
 def test_branches_run_in_the_order_of_the_file() -> None:
@@ -107,7 +111,7 @@ def test_branches_run_in_the_order_of_the_file() -> None:
 def test_constants_that_are_brought_again_fit_their_slots() -> None:
     """The last piece of a reduction brings parameters too, so blocks differ in size."""
     first, last = "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv"
-    said = f"""  for rows by 4
+    text = f"""  for rows by 4
     layer "{first}"
       call
     layer "{last}"
@@ -116,8 +120,8 @@ def test_constants_that_are_brought_again_fit_their_slots() -> None:
         for inner by 16
           call
 """
-    found = [_plan(_given(said.replace("ALL", count), with_sram("edge16", 64))) for count in ("all", "2")]
-    plans = [p for plan in found for p in plan.layers if p.name == last]
+    planned = [_plan(_compile_text(text.replace("ALL", count), with_sram("edge16", 64))) for count in ("all", "2")]
+    plans = [p for plan in planned for p in plan.layers if p.name == last]
     each, two = (next(ring.sizes for ring in plan.rings if ring.key == "b0") for plan in plans)
     assert len(set(each)) > 1 and len(each) == 4
     assert two == (max(each),) * 2
@@ -128,10 +132,10 @@ def test_an_edited_schedule_of_all_layers_changes_what_was_edited_alone() -> Non
     text = print_schedule(planned.schedule)
     head, _, rest = text.partition(f'layer "{CONV}"')
     edited = f'{head}layer "{CONV}"' + rest.replace("for rows by 3", "for rows by 1", 1)
-    made = compiled(NETWORK, TIGHT, 1, parse_schedule(edited, "s"))
-    tilings = [[p.tiling for p in _plan(c).layers if isinstance(p, TiledLayer)] for c in (planned, made)]
+    network = compiled(NETWORK, TIGHT, 1, parse_schedule(edited, "s"))
+    tilings = [[p.tiling for p in _plan(c).layers if isinstance(p, TiledLayer)] for c in (planned, network)]
     assert [i for i, (a, b) in enumerate(zip(*tilings)) if (a.rows, a.channels, a.inner) != (b.rows, b.channels, b.inner)] == [2]
-    assert _plan(made).cycles > _plan(planned).cycles
+    assert _plan(network).cycles > _plan(planned).cycles
 
 
 @pytest.mark.slow

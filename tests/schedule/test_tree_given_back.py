@@ -22,9 +22,9 @@ def _same(network: str, machine: str | Machine, level: int, goal: Goal = CYCLES)
     text = print_schedule(planned.schedule)
     trees = parse_schedule(text, "given.sched")
     assert [_nodes(tree) for tree in trees] == [_nodes(plan) for plan in planned.plans]
-    given = compiled(network, machine, level, trees, goal)
-    assert print_schedule(given.schedule) == text
-    assert digest(given) == digest(planned)
+    reread = compiled(network, machine, level, trees, goal)
+    assert print_schedule(reread.schedule) == text
+    assert digest(reread) == digest(planned)
     return text
 
 
@@ -48,11 +48,11 @@ def test_at_every_level(level: int) -> None:
 
 
 @pytest.mark.parametrize(("machine", "kib"), [("wide32_w4a16", 32), ("nvdla_small", 24)])
-def test_of_layers_in_turns(machine: str, kib: int) -> None:
+def test_of_cascades(machine: str, kib: int) -> None:
     assert "in turns" in _same(SMALL, with_sram(machine, kib), 2)
 
 
-def test_of_layers_in_turns_on_two_arrays() -> None:
+def test_of_cascades_on_two_arrays() -> None:
     small = with_sram("wide32_w4a16", 32)
     engines = small.chip.model_dump(mode="json")["engines"]
     engines["mac"]["count"] = 2

@@ -16,9 +16,9 @@ CONV, NEXT, PROJECTION = "/b.0.1/b.0.1.0/Conv", "/b.1.0/b.1.0.0/Conv", "/b.1.2/C
 def _layer(name: str, *inside: str) -> str:
     """Loops stand in each other; rings before them."""
     lines, depth = [f'  layer "{name}"'], 2
-    for said in inside:
-        lines.append("  " * depth + said)
-        depth += said.startswith("for ")
+    for line in inside:
+        lines.append("  " * depth + line)
+        depth += line.startswith("for ")
     return "\n".join(lines) + "\n"
 
 
@@ -77,38 +77,38 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", REFUSED)
-def test_refusals(said: str) -> None:
+@pytest.mark.parametrize("text", REFUSED)
+def test_refusals(text: str) -> None:
     with pytest.raises(CompileError) as fault:
-        compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 0\n" + said, "s"))
-    assert str(fault.value) == "\n".join(f"s:{line}" for line in REFUSED[said].splitlines())
+        compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 0\n" + text, "s"))
+    assert str(fault.value) == "\n".join(f"s:{line}" for line in REFUSED[text].splitlines())
 
 
-TURNS = '  for rows by 2\n    layer "{}"\n      call\n    layer "{}"\n      call\n'
-IN_TURNS = {
-    TURNS.format(PROJECTION, "/b.2.0/b.2.0.0/Conv"): (
+CASCADE = '  for rows by 2\n    layer "{}"\n      call\n    layer "{}"\n      call\n'
+CASCADES = {
+    CASCADE.format(PROJECTION, "/b.2.0/b.2.0.0/Conv"): (
         '2: for rows: layers that take turns follow one another; "/b.1.1/b.1.1.0/Conv" runs between them'
     ),
-    TURNS.format(PROJECTION, "/b.1.1/b.1.1.0/Conv").replace("by 2", "by 16"): (
+    CASCADE.format(PROJECTION, "/b.1.1/b.1.1.0/Conv").replace("by 2", "by 16"): (
         '2: for rows by 16: "/b.1.1/b.1.1.0/Conv" has 16 rows, which is one turn; take a smaller step'
     ),
-    TURNS.format(PROJECTION, "/b.1.1/b.1.1.0/Conv").replace("rows", "channels"): "2: for channels: layers take turns over rows",
-    TURNS.format("/AveragePool", "/fc/Gemm"): '2: for rows by 2: "/fc/Gemm" has 1 row, which is one turn; take a smaller step',
-    '  alloc "/b.0.0/b.0.0.2/Relu_output_0" in sram rows 3\n' + TURNS.format("/b.0.0/b.0.0.0/Conv", CONV): (
+    CASCADE.format(PROJECTION, "/b.1.1/b.1.1.0/Conv").replace("rows", "channels"): "2: for channels: layers take turns over rows",
+    CASCADE.format("/AveragePool", "/fc/Gemm"): '2: for rows by 2: "/fc/Gemm" has 1 row, which is one turn; take a smaller step',
+    '  alloc "/b.0.0/b.0.0.2/Relu_output_0" in sram rows 3\n' + CASCADE.format("/b.0.0/b.0.0.0/Conv", CONV): (
         '2: alloc "/b.0.0/b.0.0.2/Relu_output_0" rows 3: stripes of 2 rows need 4 of it at once; '
         "keep as many, or take a smaller step"
     ),
-    '  alloc "/b.0.0/b.0.0.2/Relu_output_0" in sram rows 33\n' + TURNS.format("/b.0.0/b.0.0.0/Conv", CONV): (
+    '  alloc "/b.0.0/b.0.0.2/Relu_output_0" in sram rows 33\n' + CASCADE.format("/b.0.0/b.0.0.0/Conv", CONV): (
         '2: alloc "/b.0.0/b.0.0.2/Relu_output_0" rows 33: it has 32'
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", IN_TURNS)
-def test_refusals_of_layers_in_turns(said: str) -> None:
+@pytest.mark.parametrize("text", CASCADES)
+def test_refusals_of_cascades(text: str) -> None:
     with pytest.raises(CompileError) as fault:
-        compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 0\n" + said, "s"))
-    assert str(fault.value) == f"s:{IN_TURNS[said]}"
+        compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 0\n" + text, "s"))
+    assert str(fault.value) == f"s:{CASCADES[text]}"
 
 
 def test_a_region_that_there_is_not_is_refused() -> None:

@@ -66,10 +66,10 @@ def regions(draw: Any) -> RegionTree:
 @given(regions())
 def test_what_is_printed_is_read_back(region: RegionTree) -> None:
     text = print_schedule([region])
-    (found,) = parse_schedule(text, "given.sched")
-    assert found == region
+    (parsed,) = parse_schedule(text, "given.sched")
+    assert parsed == region
     assert (
-        print_schedule([found]).splitlines() == [line.partition("  # ")[0].rstrip() for line in text.splitlines()] or "#" in text
+        print_schedule([parsed]).splitlines() == [line.partition("  # ")[0].rstrip() for line in text.splitlines()] or "#" in text
     )
 
 

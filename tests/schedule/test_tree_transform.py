@@ -20,24 +20,24 @@ A = """  layer "a"
       for channels by 16
         call on mac
 """
-TURNS = """  for rows by 2
+CASCADE = """  for rows by 2
     layer "c"
       for rows by 2
         call
     layer "d"
       call
 """
-SAID = f"""region 0
+TEXT = f"""region 0
   alloc "t" in sram
   alloc "u" in sram rows 6
 {A}  layer "b"
     call on mac
-{TURNS}"""
+{CASCADE}"""
 Change = Callable[[RegionTree], RegionTree]
 
 
 def _tree() -> RegionTree:
-    (tree,) = parse_schedule(SAID, "s")
+    (tree,) = parse_schedule(TEXT, "s")
     return tree
 
 
@@ -89,19 +89,19 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         '"b"\n',
         '"b"\n    fetch 2 behind "b"\n',
     ),
-    "fetch none": (lambda t: transform.fetch(transform.fetch(t, "b", (2, "a")), "b"), SAID, SAID),
+    "fetch none": (lambda t: transform.fetch(transform.fetch(t, "b", (2, "a")), "b"), TEXT, TEXT),
     "fetch behind a layer that is fused": (
         lambda t: transform.unfuse(transform.fuse(transform.fetch(t, "b", (2, "a")), "a", "b", 1), "a"),
-        SAID,
-        SAID,
+        TEXT,
+        TEXT,
     ),
-    "only": (lambda t: transform.only(t, ["a"]), SAID, "region 0\n" + A),
+    "only": (lambda t: transform.only(t, ["a"]), TEXT, "region 0\n" + A),
     "only of what is fetched behind others": (
         lambda t: transform.only(transform.fetch(t, "b", (1, "a"), (1, "b")), ["b"]),
-        SAID,
+        TEXT,
         'region 0\n  layer "b"\n    fetch 1 behind "b"\n    call on mac\n',
     ),
-    "only in turns": (lambda t: transform.only(t, ["c"]), SAID, 'region 0\n  alloc "u" in sram rows 6\n' + TURNS),
+    "only in turns": (lambda t: transform.only(t, ["c"]), TEXT, 'region 0\n  alloc "u" in sram rows 6\n' + CASCADE),
 }
 
 
@@ -109,8 +109,8 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
 def test_changes(name: str) -> None:
     change, before, after = CHANGES[name]
     tree = _tree()
-    assert print_schedule([tree]) == SAID and before in SAID
-    assert print_schedule([change(tree)]) == SAID.replace(before, after, 1)
+    assert print_schedule([tree]) == TEXT and before in TEXT
+    assert print_schedule([change(tree)]) == TEXT.replace(before, after, 1)
 
 
 REFUSED: dict[str, Change] = {
@@ -148,8 +148,7 @@ def test_what_was_planned_is_changed_step_by_step() -> None:
     changed = transform.store(changed, "/Relu_1_output_0", "dram")  # room for what they bring themselves
     changed = transform.slots(changed, first, OperandBuffer("constant"), ALL)
     changed = transform.split(changed, last, "rows", 2)
-    made = compiled(network, machine, 2, [changed])
-    (plan,) = made.plans
+    (plan,) = compiled(network, machine, 2, [changed]).plans
     (cascade,) = plan.cascades
     assert [layer.name for layer in cascade.layers] == [first, last]
     assert cascade.stripes.rows == {between: 4}
@@ -164,9 +163,9 @@ def test_constants_come_earlier_or_later() -> None:
     names = [p.name for p in plan.layers]
     late = next(i for i, p in enumerate(plan.layers) if p.fetches and p.fetches[0].since < i - 1)
     count = sum(len(part.blocks) for part in plan.layers[late].fetches)
-    for changed, behind in (
+    for changed, expected in (
         (transform.fetch(tree, names[late], (count, names[late - 1])), [late - 1]),
         (transform.fetch(tree, names[late]), []),
     ):
-        (made,) = compiled(network, machine, 2, [changed]).plans
-        assert [part.since for part in made.layers[late].fetches] == behind
+        (replanned,) = compiled(network, machine, 2, [changed]).plans
+        assert [part.since for part in replanned.layers[late].fetches] == expected

@@ -24,7 +24,7 @@ def attention(folder: Path, tokens: int = TOKENS) -> Path:
     drawn = rng.normal(size=(4, size, size)).astype(np.float32) / np.float32(np.sqrt(size))
     constants = {f"w{n}": w for n, w in zip("qkvo", drawn)}
     constants |= {"cut": np.array([1, tokens, HEADS, WIDTH]), "whole": np.array([1, tokens, size])}
-    held = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     nodes = []
     for name, perm in (("q", (0, 2, 1, 3)), ("k", (0, 2, 3, 1)), ("v", (0, 2, 1, 3))):
         nodes += [
@@ -41,7 +41,7 @@ def attention(folder: Path, tokens: int = TOKENS) -> Path:
     ]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, tokens, size]) for n in ("x", "y"))
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], held), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        helper.make_graph(nodes, "g", [x], [y], initializers), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
     )
     onnx.save(model, folder / "heads.onnx")
     return folder / "heads.onnx"
@@ -56,9 +56,9 @@ def _turning(built: Build) -> dict[str, int]:
 @pytest.mark.parametrize("kib", [24, 512])
 def test_transposes_of_heads_move_nothing(machine: str, kib: int, tmp_path: Path) -> None:
     """Resident tensors and tiles that pass through slots; the build compares its program with the integer reference."""
-    turned = _turning(build(attention(tmp_path), BuildOptions(with_sram(machine, kib))))
-    assert sorted(turned) == ["k/turn", "mixed/turn", "q/turn", "v/turn"]
-    assert not any(turned[name] for name in ("q/turn", "v/turn", "mixed/turn"))
+    moved_by_transpose = _turning(build(attention(tmp_path), BuildOptions(with_sram(machine, kib))))
+    assert sorted(moved_by_transpose) == ["k/turn", "mixed/turn", "q/turn", "v/turn"]
+    assert not any(moved_by_transpose[name] for name in ("q/turn", "v/turn", "mixed/turn"))
 
 
 def test_they_are_moved_where_tensors_have_storages_of_their_own(tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_keys_are_moved_where_reading_them_one_by_one_takes_longer(
     word_bytes: int, cycles: int, moved: bool, tmp_path: Path
 ) -> None:
     """288 rows are more than accumulators of 16 folds hold, so that each word is read twice."""
-    turned = _turning(build(attention(tmp_path, 288), BuildOptions(_words(word_bytes, cycles))))
-    assert (turned.pop("k/turn") > 0, any(turned.values())) == (moved, False)
+    moved_by_transpose = _turning(build(attention(tmp_path, 288), BuildOptions(_words(word_bytes, cycles))))
+    assert (moved_by_transpose.pop("k/turn") > 0, any(moved_by_transpose.values())) == (moved, False)

@@ -52,8 +52,8 @@ SURFACES, LINES = FeatureMaps(granule=8, order="surface"), FeatureMaps(granule=8
 def views_of_maps(maps: FeatureMaps, *nodes: Node, **shapes: tuple[int, ...]) -> dict[str, View]:
     """Of nodes on bytes; x goes in, z comes out; tensors of four dimensions lie in granules."""
     types = {name: TensorType(shape, "int8") for name, shape in shapes.items()}
-    held = [name for name, shape in shapes.items() if len(shape) == 4]
-    return find_views(ViewInputs(nodes, types, ("x", "z"), held, maps), in_place=True)
+    maps_of_granules = [name for name, shape in shapes.items() if len(shape) == 4]
+    return find_views(ViewInputs(nodes, types, ("x", "z"), maps_of_granules, maps), in_place=True)
 
 
 def rescale(source: str, target: str) -> Node:
@@ -69,14 +69,14 @@ def test_a_slice_of_a_map_lies_in_its_source_where_it_begins_with_a_granule(star
     assert (views["y"].root, views["y"].offset_bytes) == (root, offset)
 
 
-@pytest.mark.parametrize(("first", "last", "made"), [(8, 5, "ab"), (16, 8, "ab"), (12, 8, ""), (5, 3, "")])
-def test_parts_of_a_concat_lie_in_it_where_they_are_whole_granules(first: int, last: int, made: str) -> None:
+@pytest.mark.parametrize(("first", "last", "joined"), [(8, 5, "ab"), (16, 8, "ab"), (12, 8, ""), (5, 3, "")])
+def test_parts_of_a_concat_lie_in_it_where_they_are_whole_granules(first: int, last: int, joined: str) -> None:
     shapes = {"x": (1, 2, 4, first), "a": (1, 2, 4, first), "w": (1, 2, 4, last), "b": (1, 2, 4, last)}
     nodes = rescale("x", "a"), rescale("w", "b"), Node("join", IntegerConcat(3), ("a", "b"), ("y",)), rescale("y", "z")
-    whole = (1, 2, 4, first + last)
-    views = views_of_maps(SURFACES, *nodes, **shapes, y=whole, z=whole)
-    assert "".join(name for name in "ab" if views[name].root == "y") == made
-    assert not made or views["b"].offset_bytes == first // 8 * 2 * 4 * 8
+    shape = (1, 2, 4, first + last)
+    views = views_of_maps(SURFACES, *nodes, **shapes, y=shape, z=shape)
+    assert "".join(name for name in "ab" if views[name].root == "y") == joined
+    assert not joined or views["b"].offset_bytes == first // 8 * 2 * 4 * 8
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_parts_of_a_concat_lie_in_it_where_they_are_whole_granules(first: int, l
         (SURFACES, (1, 2, 4, 16), (2, 1, 4, 16), False),
     ],
 )
-def test_a_reshape_is_free_where_both_shapes_lie_alike(
+def test_a_reshape_is_free_where_both_shapes_have_one_layout(
     maps: FeatureMaps, before: tuple[int, ...], after: tuple[int, ...], free: bool
 ) -> None:
     nodes = rescale("x", "a"), Node("view", Reshape(after), ("a",), ("y",)), rescale("y", "z")

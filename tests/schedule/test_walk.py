@@ -25,18 +25,18 @@ CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifi
 @pytest.mark.parametrize("machine", ["edge16", "wide32_w4a16", "ethos_u65_512"])
 @pytest.mark.parametrize("level", [1, 2])
 def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[PlannedRegion, int]] = []
+    walks: list[tuple[PlannedRegion, int]] = []
 
     def noted(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
         walk, _ = walk_plan(plan, model)
-        found.append((plan, walk.cycles))
+        walks.append((plan, walk.cycles))
         return plan
 
     monkeypatch.setattr("toolchain.schedule.region_planner.assign_units", noted)
     figures = build(CLASSIFIER, BuildOptions(machine, level=level)).figures
     # Few works are served in the order of the program, all in that of readiness where constants come ahead.
-    assert all(plan.cycles == pytest.approx(cycles, rel=0.02 if plan.fetched else 0.003) for plan, cycles in found)
-    assert any(cycles == pytest.approx(figures["cycles"], rel=0.04) for _, cycles in found)
+    assert all(plan.cycles == pytest.approx(cycles, rel=0.02 if plan.fetched else 0.003) for plan, cycles in walks)
+    assert any(cycles == pytest.approx(figures["cycles"], rel=0.04) for _, cycles in walks)
 
 
 def test_each_queue_that_writes_a_part_of_an_area_waits_for_what_was_there() -> None:
@@ -49,8 +49,8 @@ def test_each_queue_that_writes_a_part_of_an_area_waits_for_what_was_there() -> 
 
 def test_an_area_waits_for_what_had_its_bytes() -> None:
     areas = AccessRanges()
-    low, high, apart = areas.add(Space.SRAM, 0, 64), areas.add(Space.SRAM, 64, 64), areas.add(Space.DRAM, 32, 64)
-    for number, area in enumerate((low, high, apart)):
+    low, high, dram = areas.add(Space.SRAM, 0, 64), areas.add(Space.SRAM, 64, 64), areas.add(Space.DRAM, 32, 64)
+    for number, area in enumerate((low, high, dram)):
         area.write(number)
         area.used[1] = 10 + number
         area.group = number

@@ -26,7 +26,7 @@ from toolchain.codegen import HostSubgraph
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.passes import pipeline
 from toolchain.report.frontend_check import distance, same_but_for_rounding
 from toolchain.runtime import Session

@@ -13,7 +13,7 @@ from simulator.decode_constants import ConstantDecoder
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
 from toolchain.hw import list_shipped_names
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 
 X = "float[1,4,6,6]"
 SUMS = f"({X} x, {X} z) => ({X} y) {{ a = Add(x, z) b = Sub(a, z) c = Conv(b, w) y = Add(c, a) }}"

@@ -17,7 +17,7 @@ from tests.plugins.sources import break_plugin, source_of
 from toolchain import inference
 from toolchain.plugin import get_plugins
 from toolchain.plugin_loading import unload_plugin
-from toolchain.sweep.tell_keys import tell_keys
+from toolchain.sweep.build_job import tell_keys
 
 SOFT_CLIP = """
 <ir_version: 8, opset_import: ["" : 17, "my.org" : 1]>

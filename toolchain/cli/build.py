@@ -35,7 +35,6 @@ from toolchain.cli.application import (
     warn,
 )
 from toolchain.cli.build_report import curve_picture, error_reports, report
-from toolchain.cli.check_plugin import check_plugin_option
 from toolchain.cli.dumps import StageDumps, dump_files, list_passes
 from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
@@ -48,6 +47,7 @@ from toolchain.cli.option_values import (
     VALUE,
     VALUE_FORM,
     VALUE_HELP,
+    check_plugin_option,
     judging_data,
     plan_goal,
     qdq_files,

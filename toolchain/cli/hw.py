@@ -18,7 +18,7 @@ from toolchain.hw.timing_terms import list_defaulted_terms
 from toolchain.hw.unit_map import EMIT
 from toolchain.input_limits import YAML_BYTES
 from toolchain.isa import load_machine, machine_digest, table_schema
-from toolchain.isa.c_header import c_header
+from toolchain.isa.constants import c_header
 from toolchain.isa.default_table import make_default_table
 from toolchain.isa.manual import manual, manual_page
 from toolchain.isa.verilog import verilog_package

@@ -9,8 +9,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from toolchain.atomic_files import is_stream
-from toolchain.cli.application import CUSTOM_OPS, CUSTOM_OPS_FORM, CUSTOM_OPS_HELP, PLUGIN, PLUGIN_FORM, PLUGIN_HELP
+from toolchain.cli.application import (
+    CUSTOM_OPS,
+    CUSTOM_OPS_FORM,
+    CUSTOM_OPS_HELP,
+    PLUGIN,
+    PLUGIN_FORM,
+    PLUGIN_HELP,
+    report_errors,
+    say,
+)
 from toolchain.errors import CompileError
 
 if TYPE_CHECKING:
@@ -174,3 +185,24 @@ def values_by_entry(
     common = [text for text in option_texts if of[text] not in entries]
     single = {name: [text.partition(":")[2] for text in option_texts if of[text] == name] for name in entries}
     return input_values(common), {name: input_values(texts) for name, texts in single.items() if texts}
+
+
+def check_plugin_option(file: Path | None) -> None:
+    """Check a plug-in, print a line for each check, and exit: with 1 where one fails, with 2 where the file cannot be loaded."""
+    if file is None:
+        return
+    with report_errors():
+        from toolchain.plugin_check import check_plugin
+        from toolchain.plugin_loading import load_plugin
+
+        try:
+            loaded = load_plugin(file)
+        except CompileError as fault:
+            raise CompileError(f"--check-{fault}") from None
+        say(f"{loaded.label}: {', '.join(operator.DOMAIN + '.' + operator.__name__ for operator in loaded.plugin.operators)}")
+        failures = 0
+        for finding in check_plugin(loaded):
+            say(f"{finding.verdict}  {finding.check}: {finding.text}")
+            failures += not finding.passed
+        say(f"{failures} of the checks failed" if failures else "all checks passed")
+    raise typer.Exit(1 if failures else 0)

@@ -11,7 +11,7 @@ import numpy as np
 from toolchain.codegen.json_values import decode_fields, decode_value, encode_value, records
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 

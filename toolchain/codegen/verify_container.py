@@ -11,7 +11,7 @@ from toolchain.codegen.model import HostSubgraph, Region, State
 from toolchain.errors import ProgramError, first_line
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 
 

@@ -2,6 +2,7 @@
 
 A sum of codes is a whole number, which float32 holds up to 2^24, in whatever order it is added up. Behind it bias, scale and
 rounding are float64, and give whole steps of the output: what QuantizeLinear is left with rounds nothing.
+`real_rounding` expresses how a machine rounds sums to codes, as one formula of real numbers.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import numpy as np
 from onnx import TensorProto
 
 from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.rounding import HALF_UP_RULES, Rounding
 from toolchain.errors import InternalError
 from toolchain.export.qdq_writer import Array, Writer
-from toolchain.export.real_rounding import RealRounding, real_rounding
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
-from toolchain.ops.pool.integer import IntegerAveragePool
+from toolchain.ops.pool.integer_pool import IntegerAveragePool
 
+_FIRST_BITS = 31  # behind them DOUBLE_ROUND rounds a first time
 _MAX_EXACT_INTEGER = 1 << 24  # float32 has all whole numbers up to it
 _MAX_EXACT_MEAN_SUM = 1 << 21  # the sum that a mean is of, after two roundings of float32, is less than a half from it
 _CLAMPS = ("Clip", "Relu")
@@ -172,3 +174,37 @@ def weight_codes(node: OnnxNode, layer: Node, integer: Graph, source: OnnxGraph)
             raise InternalError(f"{node.name}: a Gemm of the normal form has its weights as [n, k]")
         return codes.reshape(codes.shape[0], -1)
     return np.ascontiguousarray(codes.transpose(NCHW).reshape(source.types[node.inputs[1]].shape))
+
+
+@dataclass(frozen=True)
+class RealRounding:
+    """A rounding rule: a sum's code, before zero point and clamp, is floor(sum * factor + offset + sign(sum) * away).
+
+    The rule is exact in float64 where factor's shift and the codes have 52 bits together.
+    Otherwise it is exact but for sums that are within 2^-36 of the next code.
+    `factor`, `away`: float64[1] or [c].
+    """
+
+    factor: Array
+    offset: float
+    away: Array
+
+
+def real_rounding(requant: Requant) -> RealRounding | None:
+    """Return the rounding rule, or None for rules that wrap and for the roundings to even."""
+    multiplier, shift = requant.integer_form
+    tie = np.ldexp(0.5, -shift)  # half of what products of whole numbers differ by
+    offset, away = 0.5, np.zeros(shift.shape)
+    match requant.rounding:
+        case Rounding.DOUBLE_ROUND:
+            away = np.where(shift > _FIRST_BITS, np.ldexp(0.5, _FIRST_BITS - shift), 0)
+        case Rounding.HALF_AWAY:
+            away = tie
+        case Rounding.TRUNCATE:
+            away = tie - 0.5
+        case Rounding.FLOOR:
+            offset = 0.0
+        case rounding if rounding not in HALF_UP_RULES:
+            return None
+    factor = np.ldexp(multiplier.astype(np.float64), -shift)
+    return None if requant.wrap else RealRounding(factor, offset, away)

@@ -21,8 +21,8 @@ from toolchain.export.transposed_convolution import PhasedModel, split_phases
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fresh_name, step_name
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.space_to_depth import Phases, both_phases
 

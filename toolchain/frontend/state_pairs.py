@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from toolchain.errors import CompileError
 from toolchain.frontend.model import NormalModel
-from toolchain.frontend.state_names import pair_by_name
 from toolchain.ir.graph import OnnxNode, OnnxOp, TensorType, fresh_name
 from toolchain.ir.states import StatePair
 
+_WORDS = r"(?:h|c|hidden|cell|state|states|cache|caches|memory|mem|rnn|lstm|gru|hx|cx)"
+_NUMBER = r"(?:_?[0-9]+)?"
+
+# How models name the input and the output that are one state: a pattern of the input's name, with the names of outputs that may
+# go with it; `{0}` and `{1}` are its groups. Inputs of many models end in _in and outputs in _out without being a state, so the
+# patterns have only words for something that is remembered.
+_TABLE = (
+    (r"past_key_values\.([0-9]+)\.(key|value)", ("present.{0}.{1}", "present_key_values.{0}.{1}")),
+    (r"past_(.+)", ("present_{0}",)),
+    (r"past\.(.+)", ("present.{0}",)),
+    (rf"({_WORDS}{_NUMBER})", ("{0}n", "{0}N", "{0}_n", "{0}_out", "{0}_next", "new_{0}", "next_{0}", "out_{0}")),
+    (r"(h|c)0", ("{0}n", "{0}1")),
+    (rf"(.*{_WORDS}{_NUMBER})_in", ("{0}_out", "{0}")),
+    (rf"(.*_{_WORDS}{_NUMBER})", ("{0}_out", "{0}_n", "{0}_next")),
+    (rf"(?:in|prev|previous|old|last)_({_WORDS}{_NUMBER})", ("out_{0}", "next_{0}", "new_{0}", "{0}")),
+)
 NONE = "none"  # as --state says that no input is a state
 _HELP = "  help: --state PAST=PRESENT names an input and the output that is its next value; --state none carries nothing"
 
@@ -166,3 +182,21 @@ def _nothing_left(model: NormalModel, pairs: Sequence[StatePair]) -> Iterator[st
     ):
         if pairs and paired_names.issuperset(names):
             yield f"state: no {what} is left that is none; a run would have nothing to {'take' if what == 'input' else 'give'}"
+
+
+def names_of_present(past: str) -> Iterator[str]:
+    """Yield names of an output that may be the state `past` of the next run, the likeliest first."""
+    for pattern, presents in _TABLE:
+        match = re.fullmatch(pattern, past, re.ASCII)
+        if match is not None:
+            yield from (present.format(*match.groups()) for present in presents)
+
+
+def pair_by_name(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(input, output) of each input whose name the table knows, with an output of such a name."""
+    remaining_outputs = dict.fromkeys(outputs)
+    for past in inputs:
+        present = next((name for name in names_of_present(past) if name in remaining_outputs), None)
+        if present is not None:
+            del remaining_outputs[present]
+            yield past, present

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip, table_name_fault
+from toolchain.hw.chip import Chip, chip_schema, format_schema, schema_text, table_name_fault
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.formats import MACHINE_FORMAT, TABLE_FORMAT, Upgrade, take_format, upgrade_text
@@ -18,7 +18,6 @@ from toolchain.hw.load import (
     read_chip_file,
 )
 from toolchain.hw.quantities import write_bytes, write_hertz
-from toolchain.hw.schema import chip_schema, format_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
 from toolchain.hw.type_rules import Broken
 from toolchain.hw.unit_map import Space, Unit

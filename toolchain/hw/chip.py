@@ -5,19 +5,20 @@ Sizes are bytes, times are cycles of the one clock, bandwidths are bytes per cyc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import PurePath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
-from toolchain.hw.control import Control, Sync
-from toolchain.hw.dma_channels import choose_channels
+from toolchain.hw.control_section import Control, Sync
 from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
+from toolchain.hw.formats import MACHINE_FORMAT
 from toolchain.hw.layout_section import Layout
 from toolchain.hw.limits import Limits
 from toolchain.hw.numerics import NumericsKeys, make_numerics
@@ -281,3 +282,40 @@ class Chip(Section):
         Raise ValueError where the machine has no such activations.
         """
         return self.code_types.index(CodeType(dtype))
+
+
+def choose_channels(channels: Sequence[Unit], filled: Collection[int], most: int) -> tuple[Unit, ...]:
+    """Return the fastest `most` channels, and at least one for each memory that programs fill.
+
+    The fastest is the first; the last one stores, and reaches the sram.
+    `channels`: DMA channels that reach the dram.
+    `filled`: codes of the memories that programs fill.
+    """
+    fastest_first = sorted(channels, key=lambda u: -u.dma.bytes_per_cycle)
+    required_units: list[Unit] = []
+    for space in sorted(filled):
+        if not any(space in u.reach for u in required_units):
+            required_units += [u for u in fastest_first if space in u.reach][:1]
+    more = [u for u in fastest_first if u not in required_units][: max(0, most - len(required_units))]
+    used = [u for u in fastest_first if u in required_units or u in more]
+    store = [u for u in used if SRAM in u.reach][-1:]
+    return (*(u for u in used if u not in store), *store)
+
+
+def chip_schema() -> str:
+    """The schema of `hw_configs/*.yaml`, as the text of `hw_configs/chip.schema.json`."""
+    return schema_text(Chip, "machine", MACHINE_FORMAT)
+
+
+def format_schema(newest: int) -> dict[str, Any]:
+    """Return the schema of the key `format`, which is read before all others (`toolchain.hw.formats`)."""
+    return {"description": "The format of this file; 1 where not given.", "type": "integer", "minimum": 1, "maximum": newest}
+
+
+def schema_text(model: type[BaseModel], title: str, newest: int | None = None) -> str:
+    """Return the JSON schema of a model. `newest`: the newest format of files that say theirs."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    schema["title"] = title
+    if newest is not None:
+        schema["properties"] = {**schema["properties"], "format": format_schema(newest)}
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"

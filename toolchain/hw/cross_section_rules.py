@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import lcm
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, Engine, MacArray, Memory, group_sizes
-from toolchain.hw.layout_rules import broken_layout, narrow_scales
+from toolchain.hw.engines import Dma, Engine, MacArray, Memory, WeightGroups, get_grouped_arrays, group_sizes
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.section import MOST_UNITS
 from toolchain.hw.type_rules import Broken, broken_types, find_unused_types, pair_of
 from toolchain.hw.unit_map import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
-from toolchain.hw.weight_group_rules import broken_groups, find_unused_groups
 from toolchain.hw.yaml_source import KeyPath
 from toolchain.input_limits import SRAM_BYTES
 
+_LEAST_MINIMUM = 8  # bits: of a scale of 4 bits, a minimum of as many whole steps each way and 4 bits of fractions
 MOST_SPACES = 16  # of Space in toolchain.machine.parameters.spaces
 _WIDEST_ROW = 1 << 14  # bytes of all banks side by side
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
@@ -279,3 +279,82 @@ def _sync(chip: Chip) -> Iterator[Broken]:
             ("sync", "semaphores"),
             f"{chip.sync.semaphores} are fewer than the {len(engines)} with which {', '.join(engines)} can wait for one another",
         )
+
+
+def broken_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Every rule that is broken, as (path of the value, reason)."""
+    grouped = get_grouped_arrays(chip.engines)
+    for name, groups in grouped.items():
+        path: KeyPath = ("engines", name, "groups")
+        yield from ((path + key, reason) for key, reason in _alone(groups, chip.limits.convolution.max_input_channels))
+        first, other = next(iter(grouped.items()))
+        for key in ("scale_bits", "minimum_bits", "layout"):
+            value, its = getattr(groups, key), getattr(other, key)
+            if value != its:
+                reason = f"{value}, and those of {first} have {its}: weights must not depend on the array that reads them"
+                yield (*path, key), reason
+
+
+def _alone(groups: WeightGroups, most: int | None) -> Iterator[tuple[KeyPath, str]]:
+    for i, size in enumerate(groups.sizes):
+        if size in groups.sizes[:i]:
+            yield ("sizes", i), f"{size} is given twice"
+        if most is not None and size > most:
+            reason = f"{size} are more than limits.convolution.max_input_channels={most}: an operation has whole groups"
+            yield ("sizes", i), reason
+    if 0 < groups.minimum_bits < _LEAST_MINIMUM:
+        yield ("minimum_bits",), f"{groups.minimum_bits} are too few for a minimum: {_LEAST_MINIMUM} to 16, or 0 for none"
+
+
+def find_unused_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Yield groups that only arrays have which programs do not use; the chip breaks no other rule."""
+    group_size = chip.numerics_keys.weight_group
+    if group_size not in (0, *group_sizes(chip.used_arrays)):
+        having = [name for name, groups in get_grouped_arrays(chip.engines).items() if group_size in groups.sizes]
+        yield ("numerics", "weight_group"), f"{group_size}, and no program uses {', '.join(having)}: {chip.unused[having[0]]}"
+
+
+def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Every rule that is broken, as (path of the value, reason)."""
+    entry = chip.layout.parameters
+    bits = {name: e.accumulators.bits for name, e in chip.engines.items() if isinstance(e, MacArray)}
+    widest = max(bits, key=lambda name: bits[name], default="")
+    if widest and entry.bias_bits < bits[widest]:
+        reason = f"{entry.bias_bits} bits; a bias may take the {bits[widest]} of engines.{widest}.accumulators.bits"
+        yield ("layout", "parameters", "bias_bits"), reason
+    grouped = next(iter(get_grouped_arrays(chip.engines)), None)
+    if chip.layout.weight_tile is not None and grouped is not None:
+        reason = f"weights in groups lie as engines.{grouped}.groups.layout says; leave out one of the two"
+        yield ("layout", "weight_tile"), reason
+    yield from ((("layout", "feature_maps", "granule"), reason) for reason in _uncut_granules(chip))
+
+
+def _uncut_granules(chip: Chip) -> Iterator[str]:
+    """Check that one instruction takes whole granules of channels, and of the reduction whole groups of weights too."""
+    maps = chip.layout.feature_maps
+    if maps is None:
+        return
+    for section in ("convolution", "depthwise"):
+        limits = getattr(chip.limits, section)
+        for key, groups in (("max_input_channels", group_sizes(chip.engines)), ("max_output_channels", ())):
+            least, most = lcm(maps.granule, *groups), getattr(limits, key, None)
+            if most is not None and most < least:
+                in_groups = f" in groups of {', '.join(map(str, groups))} (engines.*.groups.sizes)" if groups else ""
+                yield f"{maps.granule} channels{in_groups}; limits.{section}.{key} is {most}, at least {least} are needed"
+    for name, engine in chip.engines.items():
+        if isinstance(engine, MacArray) and engine.accumulators.entries < maps.granule:
+            yield f"{maps.granule} channels; engines.{name}.accumulators.entries is {engine.accumulators.entries}"
+
+
+def narrow_scales(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the fields that a chip's scales do not fit; the chip breaks no other rule."""
+    entry, scale = chip.layout.parameters, chip.numerics.scale
+    path: KeyPath = ("layout", "parameters")
+    if scale.kind != "pow2" and entry.multiplier_bits < scale.word_bits:
+        reason = f"{entry.multiplier_bits} bits; a multiplier has {scale.word_bits} (numerics.scale)"
+        yield (*path, "multiplier_bits"), reason
+    low, high = scale.shifts
+    required_bits = max(high.bit_length(), (-low - 1).bit_length()) + 1 if low < 0 else high.bit_length()
+    if entry.shift_bits < required_bits:
+        reason = f"{entry.shift_bits} bits; shifts from {low} to {high} (numerics.scale) take {required_bits}"
+        yield (*path, "shift_bits"), reason

@@ -6,9 +6,9 @@ from toolchain.isa.assembler import AssembledProgram, assemble, assemble_words, 
 from toolchain.isa.codec import Decoded, decode, encode
 from toolchain.isa.default_table import make_default_table
 from toolchain.isa.encoding import Isa
+from toolchain.isa.instruction_table import table_schema
 from toolchain.isa.listing import disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
-from toolchain.isa.table import table_schema
 
 __all__ = [
     "AssembledProgram",

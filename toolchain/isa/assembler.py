@@ -14,8 +14,8 @@ from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import words_to_bytes
 from toolchain.isa.descriptors import Descriptor
 from toolchain.isa.encoding import BitField, Isa, OperationPlan
+from toolchain.isa.instruction_table import Bits, DescriptorTable, RegisterTable, width_of
 from toolchain.isa.registers import RegisterPart, part_name, register_table
-from toolchain.isa.table import Bits, DescriptorTable, RegisterTable, width_of
 from toolchain.machine.registry import OPERATIONS
 
 _LABEL = re.compile(r"^\s*[0-9]+:")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolchain.isa import descriptors, registers
 from toolchain.isa.encoding import Isa
-from toolchain.isa.table import DescriptorTable
+from toolchain.isa.instruction_table import DescriptorTable
 from toolchain.machine import MachineOp
 
 

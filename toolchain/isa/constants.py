@@ -1,14 +1,15 @@
-"""A machine's instruction set as named numbers, which its C header and its SystemVerilog package both say."""
+"""A machine's instruction set as named numbers, which its C header (`c_header`) and its SystemVerilog package both say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from toolchain.hw import Chip
 from toolchain.isa.encoding import BitField, OperationPlan, slot
+from toolchain.isa.instruction_table import Bits, DescriptorTable, RegisterTable
 from toolchain.isa.machine import Machine
-from toolchain.isa.table import Bits, DescriptorTable, RegisterTable
 from toolchain.machine.parameters.spaces import Space
 
 
@@ -130,3 +131,24 @@ def _bits(group: str, stem: str, bits: Bits) -> Iterator[Constant]:
     high, low = bits
     yield Constant(group, f"{stem}_SHIFT", low)
     yield Constant(group, f"{stem}_WIDTH", high - low + 1)
+
+
+def c_header(machine: Machine) -> str:
+    """C99: every constant as a macro that begins with the machine's name. A field's value is stored * STEP + BIAS, stored taken
+    as two's complement where SIGNED is 1; lists are initializers of arrays."""
+    prefix = identifier(machine).upper()
+    guard = f"{prefix}_H"
+    lines = [
+        f"/* {machine.chip.name}, instruction table {machine.isa.name}: made from its files.",
+        " * Of a field: WIDTH bits from SHIFT on; its value is stored * STEP + BIAS, stored two's complement where SIGNED is 1.",
+        " * OPERATION_PARAMETER_REGISTER: address of the register that holds it; without one it is in the operation's own word.",
+        " * OPERATION_REGISTERS: addresses of all registers that the operation reads, an initializer of an array. */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+    ]
+    for group, members in groupby(constants(machine), key=lambda c: c.group):
+        lines += ["", f"/* {group} */"]
+        for _, name, value in members:
+            written = "{" + ", ".join(map(str, value)) + "}" if isinstance(value, tuple) else str(value)
+            lines.append(f"#define {prefix}_{name} {f'({written})' if written.startswith('-') else written}")
+    return "\n".join([*lines, "", f"#endif /* {guard} */", ""])

@@ -13,7 +13,7 @@ from toolchain.errors import ConfigError
 from toolchain.hw import TABLE_FORMAT, Chip
 from toolchain.isa.encoding import WIDEST_VALUE
 from toolchain.isa.encoding_needs import list_needed_operations
-from toolchain.isa.table import WORD_BITS
+from toolchain.isa.instruction_table import WORD_BITS
 from toolchain.machine import Need
 from toolchain.machine.registry import OPERATIONS
 

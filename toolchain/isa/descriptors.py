@@ -22,7 +22,7 @@ from toolchain.isa.columns import (
     words_to_bytes,
 )
 from toolchain.isa.encoding import Isa, OperationPlan, indices_by_name
-from toolchain.isa.table import Bits, DescriptorTable, width_of
+from toolchain.isa.instruction_table import Bits, DescriptorTable, width_of
 from toolchain.machine import MachineOp, Signal, Wait
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from toolchain.hw import Chip
-from toolchain.isa.table import FieldBits, RegisterTable, Row, Table
+from toolchain.isa.instruction_table import FieldBits, RegisterTable, Row, Table
 from toolchain.machine import MachineOp
 from toolchain.machine.registry import OPERATIONS
 

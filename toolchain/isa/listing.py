@@ -30,8 +30,8 @@ from toolchain.errors import ProgramError, comment_name
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import Words, any_set, get, get_bits
 from toolchain.isa.encoding import Isa, OperationPlan, slot
+from toolchain.isa.instruction_table import DescriptorTable, RegisterTable
 from toolchain.isa.registers import part_name, register_table
-from toolchain.isa.table import DescriptorTable, RegisterTable
 
 _LINE_WIDTH = 120
 

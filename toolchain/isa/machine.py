@@ -29,7 +29,7 @@ from toolchain.hw import (
 )
 from toolchain.isa.encoding import Isa
 from toolchain.isa.encoding_needs import find_encoding_gaps, unknown_functions
-from toolchain.isa.table import TABLES, RegisterTable, Table
+from toolchain.isa.instruction_table import TABLES, RegisterTable, Table
 from toolchain.isa.word_layout import broken_layout
 
 

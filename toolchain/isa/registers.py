@@ -23,7 +23,7 @@ from toolchain.isa.columns import (
     words_to_bytes,
 )
 from toolchain.isa.encoding import Isa, OperationPlan, indices_by_name
-from toolchain.isa.table import RegisterTable, width_of
+from toolchain.isa.instruction_table import RegisterTable, width_of
 from toolchain.machine import MachineOp
 
 Indices = NDArray[np.int64]

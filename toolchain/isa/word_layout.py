@@ -7,7 +7,7 @@ from typing import Any
 
 from toolchain.hw import KeyPath, suggest
 from toolchain.isa.encoding import WIDEST_FIELD, WIDEST_VALUE, slot
-from toolchain.isa.table import Bits, DescriptorTable, FieldBits, Register, RegisterTable, Row, Table
+from toolchain.isa.instruction_table import Bits, DescriptorTable, FieldBits, Register, RegisterTable, Row, Table
 from toolchain.machine.registry import OPERATIONS
 
 Broken = tuple[KeyPath, str]

@@ -9,8 +9,8 @@ from toolchain.memory.check import live_at_peak, validate
 from toolchain.memory.io.csv_format import InvalidCsv, read_csv
 from toolchain.memory.io.plot import draw
 from toolchain.memory.order.graph import InvalidGraph, Operator
+from toolchain.memory.order.order_search import Order, live_ranges, order_operators, peak_of_order
 from toolchain.memory.order.rewrite import Rewritten, concat_by_view, drop_no_ops, split_by_view
-from toolchain.memory.order.search import Order, live_ranges, order_operators, peak_of_order
 from toolchain.memory.place.placement import place
 from toolchain.memory.residency.choice import (
     InvalidTensors,

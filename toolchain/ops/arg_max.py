@@ -21,8 +21,8 @@ from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool.geometry import Geometry, Pair, over_one
-from toolchain.ops.pool.integer import IntegerMaxPool
-from toolchain.ops.pool.rules import MaxPool
+from toolchain.ops.pool.integer_pool import IntegerMaxPool
+from toolchain.ops.pool.select_pool import MaxPool
 from toolchain.ops.where import Where
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, step_name
-from toolchain.ops.elementwise.rules import laid_out
+from toolchain.ops.elementwise.select_elementwise import laid_out
 from toolchain.ops.exact_integers import FINE, TRUTH, CodeOperand, CodeSteps, counting, counts_to
 from toolchain.ops.kit.operator import Array, FloatOp
 from toolchain.ops.kit.quant_context import QuantContext

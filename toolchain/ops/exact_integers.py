@@ -9,7 +9,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.ir.graph import Node, Quant, step_name
-from toolchain.ops.elementwise.integer import IntegerBinary, Kind
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary, Kind
 from toolchain.ops.kit.operator import Array, NpuOp
 from toolchain.ops.kit.quant_context import QuantContext
 

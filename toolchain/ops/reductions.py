@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from toolchain.ir.graph import Node
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.layout import axis_in, permute_to_layout
 from toolchain.ops.kit.rule import Layout, Rule
 from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool.geometry import Geometry, Pair, Shape, over_one
-from toolchain.ops.pool.rules import MaxPool, mean_over_space, smaller_windows, split_max_pool
+from toolchain.ops.pool.select_pool import MaxPool, mean_over_space, smaller_windows, split_max_pool
 
 
 def reduce_mean(scope: SelectionContext) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from quant.parameters.weight_codes import weight_code_range
 from toolchain.ir.graph import HALF_PIXEL, MAX_RESIZE_FACTOR
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.data_movement import RescalingConcat, ResizeNearest, Slice
 from toolchain.ops.kit.layout import permute_to_layout
 from toolchain.ops.kit.rule import Rule

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.ops.convolution.integer import exceeds_max_pad
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.integer_convolution import exceeds_max_pad
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.data_movement import Pad, Slice
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext

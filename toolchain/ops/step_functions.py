@@ -18,7 +18,7 @@ from quant.fixed_point.pointwise.tables import build_table16
 from quant.observe import Range
 from quant.parameters import activation_quant
 from toolchain.ir.graph import Node, Quant
-from toolchain.ops.elementwise.integer import Kind
+from toolchain.ops.elementwise.integer_elementwise import Kind
 from toolchain.ops.exact_integers import FINE, TRUTH, Bounds, CodeOperand, CodeSteps
 from toolchain.ops.interpolated_tables import make_table
 from toolchain.ops.kit.operator import Array, clamp_codes

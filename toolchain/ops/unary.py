@@ -16,7 +16,7 @@ from quant.parameters import product_scale, quant_range
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.function_names import find_name_fault
 from toolchain.ops.interpolated_tables import TableReadout, make_table
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes

@@ -18,7 +18,7 @@ from toolchain.ir.range_constraints import ClippedRange
 from toolchain.ops.data_movement import ModelConcat, Pad
 from toolchain.ops.kit.operator import FloatOp, get_forced_qparams, get_inserted_values, one_type, operator_of, same_scale
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
-from toolchain.ops.pool.rules import MaxPool
+from toolchain.ops.pool.select_pool import MaxPool
 from toolchain.ops.scalar_functions import clip_bounds, multiple
 from toolchain.ops.unary import Unary
 from toolchain.passes.state_windows import only_moves, share_window_scales

@@ -9,8 +9,8 @@ from typing import TypeGuard
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.lookup import Lookup

@@ -10,9 +10,9 @@ from dataclasses import replace
 from types import UnionType
 
 from toolchain.ir.graph import INNER, Graph, Node, Origin, fresh_name, step_name
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.data_movement import Slice
-from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.elementwise.select_elementwise import Binary
 from toolchain.ops.matrix_product import MatrixProduct
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.scalar_functions import multiple

@@ -17,7 +17,7 @@ from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.file_quantization import BITS
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.kit.registry import HOSTED, RULES, STEPS
 from toolchain.ops.kit.rule import Rule

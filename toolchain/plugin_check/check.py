@@ -5,27 +5,32 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
 from quant.fidelity import decibels
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_from_bytes, container_to_bytes
 from toolchain.errors import InternalError, ProgramError, ToolchainError, first_line
+from toolchain.hw import load_chip
 from toolchain.ir.graph import TensorType
 from toolchain.isa import Machine, assemble_words, decode, disassemble, load_machine
+from toolchain.isa.default_table import make_default_table
 from toolchain.machine import Space, accesses
 from toolchain.plugin import LoadedPlugin, operator_name
 from toolchain.plugin_check.access_check import executor_fault, spare_share, state_of
 from toolchain.plugin_check.example_model import SAMPLES, ExampleModel, make_example_model
-from toolchain.plugin_check.machines import MACHINES, machine_with_functions
 from toolchain.report.frontend_check import TOLERANCE, distance
 from toolchain.runtime import Session
 from toolchain.schedule.goals import BALANCED, Goal
 from toolchain.schedule.text import print_schedule
 
+MACHINES = ("edge16", "transformer64", "ws8_pow2")  # tables of 8 bits; interpolated functions and steps; powers of two alone
 COST_ERROR = 0.03  # of the cycles that the simulator takes; those of golden programs are within 3.3 % (docs/design.md)
 # Measured: codes that are rounded to nearest, halves to even, are 0.50 off at most and 0.005 in the mean; rounded down, 0.25.
 BIAS_CODES = 0.1  # source: as measured above
@@ -271,3 +276,19 @@ def _check_tilings(where: str, built: Build, within: Callable[[int], Build]) -> 
 
 def _words(built: Build) -> Sequence[bytes]:
     return tuple(r.program for r in _regions(built))
+
+
+def machine_with_functions(name: str, loaded: LoadedPlugin, folder: Path) -> Machine:
+    """Return a copy of a shipped machine whose vector engine has the plug-in's functions, with an instruction table for them.
+
+    `folder`: where its files are written.
+    """
+    machine: dict[str, Any] = yaml.safe_load(files("hw_configs").joinpath(f"{name}.yaml").read_text())
+    engine = next(e for e in machine["engines"].values() if e["kind"] == "vector")
+    engine["functions"] |= {function: dict(rate) for function, rate in loaded.plugin.rates.items()}
+    isa = machine.pop("isa")
+    file, table = folder / f"{name}.yaml", f"{name}_table.yaml"
+    file.write_text(yaml.safe_dump(machine, sort_keys=False))
+    (folder / table).write_text(make_default_table(load_chip(str(file), table=table)))
+    file.write_text(yaml.safe_dump({**machine, "isa": {**isa, "file": table}}, sort_keys=False))
+    return load_machine(str(file))

@@ -11,9 +11,9 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.repair.choices import Offset, Quantization, StepOutcome
 from quant.repair.rounding_offsets import mean_offset, sum_offset
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.elementwise.select_elementwise import Binary
 from toolchain.ops.kit.operator import clamp_codes
-from toolchain.ops.pool.rules import AveragePool
+from toolchain.ops.pool.select_pool import AveragePool
 from toolchain.repair.network import Network, Progress
 
 

@@ -17,7 +17,7 @@ from toolchain.hw.chip import Chip
 from toolchain.inference import get_float_host
 from toolchain.ir.graph import INNER, Graph, Node, Origin, Quant
 from toolchain.isa import Machine
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.exact_integers import TRUTH
 from toolchain.passes.assign import assign_types
 from toolchain.passes.fold_qdq import fuse_selected_clamps

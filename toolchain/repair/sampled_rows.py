@@ -19,9 +19,9 @@ from quant.float_session import FloatSession
 from quant.repair.choices import AS_IN_THE_MODEL, Quantization
 from quant.repair.moments import ConvolutionWindow
 from toolchain.ir.graph import INNER, Graph, Node
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.data_movement import Pad, Slice
-from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.elementwise.select_elementwise import Binary
 from toolchain.ops.kit.layout import channels_last
 from toolchain.ops.kit.operator import Array, operator_of
 from toolchain.ops.permutation import Reshape, Transpose

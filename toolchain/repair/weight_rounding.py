@@ -20,8 +20,8 @@ from quant.repair.gptq_rounding import FEW
 from quant.repair.moments import Moments, moments
 from toolchain.errors import format_count
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.operator import Array, operator_of
 from toolchain.passes.quantize_context import node_scope
 from toolchain.passes.saturation_ranges import SaturationRange, find_saturation_ranges

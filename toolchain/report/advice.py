@@ -10,7 +10,7 @@ from quant.observe import Range
 from quant.producer_links import SHAPE_OPS
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import OnnxGraph
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.report.comparison_blocks import ComparisonBlock

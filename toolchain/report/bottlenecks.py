@@ -29,13 +29,13 @@ from toolchain.machine import (
     Wait,
     find_function_rate,
 )
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.kit.operator import Layer, MoveOp, operator_of
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.integer import IntegerMaxPool
-from toolchain.ops.pool.rules import beyond_pools
+from toolchain.ops.pool.integer_pool import IntegerMaxPool
+from toolchain.ops.pool.select_pool import beyond_pools
 from toolchain.report.tiling_causes import explain_convolution_tiling, explain_product_tiling, pair
 
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, TensorType
 from toolchain.ops.data_movement import IntegerConcat
 from toolchain.ops.kit.operator import same_scale
-from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 
 

@@ -13,9 +13,9 @@ from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import quant_range
 from toolchain.errors import percent
 from toolchain.ir.graph import Quant
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.advice import suggest_advice, weight_type_of

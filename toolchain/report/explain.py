@@ -10,10 +10,10 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import InstructionStream
 from toolchain.machine.parameters.description import OPEN_LIMIT
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.convolution.parameters import is_depthwise
 from toolchain.ops.data_movement import IntegerPad
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.kit.layout import channels_last
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.permutation import Reshape, Transpose

@@ -14,7 +14,7 @@ import numpy as np
 from simulator import COMPUTING, Attribution, Simulation, StallCause, attribute_cycles, by_reason
 from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.layer_intervals import find_layer_intervals
 

@@ -19,9 +19,9 @@ from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ir.range_constraints import ClippedRange
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.select_convolution import Convolution
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.kit.layout import channels_last, channels_second
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.matrix_product import IntegerMatrixProduct

@@ -11,7 +11,7 @@ from toolchain.errors import format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.file_quantization import FileWeights, find_file_weights
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.matrix_product import MatrixProduct
 
 

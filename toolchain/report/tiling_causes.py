@@ -11,7 +11,7 @@ from toolchain.hw.engines import MacArray
 from toolchain.hw.limits import ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import Depthwise, MachineOp, MatrixProduct
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 
 

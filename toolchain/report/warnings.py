@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from quant.observe import Range
+from toolchain.codegen import Container
 from toolchain.errors import format_count, percent
 from toolchain.ir.graph import Quant
-from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.select_convolution import Convolution
+from toolchain.ops.kit.operator import Layer
 from toolchain.report.layer_errors import LayerMeasurements
 
+_WORTH_SAYING = 0.05  # of all cycles
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
 MUCH_WIDER = 4.0  # times a block's own range: two bits of its codes
 FEW_SAMPLES = 16
@@ -226,3 +230,26 @@ def _has_weights(weights: np.ndarray) -> np.ndarray:
 
 def _first(named: str, count: int) -> str:
     return named if count <= NAMED else f"{named} and {count - NAMED} more"
+
+
+def stride_warnings(container: Container, layers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return a sentence for each limit that strides of convolutions exceed, with its cost in cycles.
+
+    `layers`: layers of the report.
+    """
+    chip, graph = container.machine.chip, container.graph
+    cycles = {layer["name"]: layer["cycles"] for layer in layers}
+    layers_by_reason: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, IntegerConvolution):
+            reason = node.op.stride_cut(Layer(node, graph.types, graph.constants, chip))
+            if reason:
+                layers_by_reason.setdefault(reason, []).append(node.name)
+    total = sum(cycles.values())
+    costs = {reason: sum(cycles.get(n, 0) for n in names) for reason, names in layers_by_reason.items()}
+    return tuple(
+        f"{reason}: {format_count(len(names), 'layer')}, {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}, "
+        f"{costs[reason]:,} of {total:,} cycles"
+        for reason, names in layers_by_reason.items()
+        if costs[reason] >= _WORTH_SAYING * total
+    )

@@ -20,13 +20,13 @@ from toolchain.errors import format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.machine import Copy, InstructionStream, MachineOp, Space, in_granules, op_number
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat, Slice
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Move
 from toolchain.ops.kit.window import Window
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 from toolchain.schedule.channel_blocks import find_blocked_tensors
 
 Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes

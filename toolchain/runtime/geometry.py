@@ -17,8 +17,8 @@ from toolchain.codegen import Container, Region
 from toolchain.machine.columns import Column, IntOrColumn
 from toolchain.machine.operation import columns_of, group_by_unit
 from toolchain.machine.window_rows import taps_met
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.lookup import Lookup
 from toolchain.ops.matrix_product import IntegerMatrixProduct

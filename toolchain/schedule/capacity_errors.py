@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.machine import Space
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.nodes import Ring

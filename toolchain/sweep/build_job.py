@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -10,8 +11,26 @@ from toolchain.errors import InternalError, ToolchainError, first_line, format_c
 from toolchain.sweep.metrics import Metrics, collect_sweep_metrics
 from toolchain.sweep.points import Job
 from toolchain.sweep.sweep_file import list_changes
-from toolchain.sweep.tell_keys import tell_keys
 
+KEY_BY_OPTION = {
+    "--plugin": "plugins",
+    "--custom-ops": "custom_ops",
+    "--calib": "networks.NAME.calib",
+    "--quant": "networks.NAME.quant",
+    "--shape": "networks.NAME.shapes",
+    "--value": "networks.NAME.values",
+    "--state": "networks.NAME.states",
+    "--type": "networks.NAME.types",
+    "--host-node": "networks.NAME.host_nodes",
+    "--hw": "machines.NAME.file",
+    "--repair": "options.repair",
+    "--observer": "options.observer",
+    "--samples": "options.samples",
+    "--optimize": "options.optimize",
+    "--sram-budget": "options.sram_budget",
+    "--static-ranges": "options.static_ranges",
+}
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 Status = Literal["built", "refused", "bug", "time", "memory", "died"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -89,3 +108,13 @@ def build_options(job: Job) -> Any:
         custom_ops=job.custom_ops,
         **options,
     )
+
+
+def tell_keys(reason: str) -> str:
+    """Return a refusal with the keys of the sweep's file that stand for the options it names."""
+    options = dict.fromkeys(_OPTION.findall(reason))
+    keys = [f"{option} is {KEY_BY_OPTION[option]}" for option in options if option in KEY_BY_OPTION]
+    others = [option for option in options if option not in KEY_BY_OPTION]
+    parts = [f"in the sweep's file {', '.join(keys)}"] if keys else []
+    parts += [f"npu-sweep does not take {', '.join(others)}: npu-build does"] if others else []
+    return "; ".join([reason, *parts])

@@ -32,7 +32,7 @@ from quant.fixed_point.pointwise.resize import bilinear_sums, linear_axis_tosa, 
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
 from quant.fixed_point.sums.conv import conv2d, conv_transpose2d
 from quant.fixed_point.sums.matmul import matmul
-from quant.fixed_point.sums.pool import max_pool, pool_sum
+from quant.fixed_point.sums.pool_sums import max_pool, pool_sum
 
 Array = NDArray[Any]
 EVERYTHING = Contents()

@@ -20,7 +20,7 @@ from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize, requantize_with_bias
 from quant.fixed_point.core.widths import wrap_to_bits
-from quant.fixed_point.sums.depthwise import DepthwiseKernel, depthwise_sums
+from quant.fixed_point.sums.depthwise_sums import DepthwiseKernel, depthwise_sums
 from quant.fixed_point.sums.products import Matrix, ProductMethod, product
 from quant.fixed_point.sums.window_patches import Pads, Pair, Slide, pad_spatial, slide_over, windows
 

@@ -12,7 +12,7 @@ from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.pointwise.elementwise import add, mul
 from quant.fixed_point.sums.conv import conv2d
 from quant.fixed_point.sums.matmul import matmul
-from quant.fixed_point.sums.pool import max_pool, pool_sum
+from quant.fixed_point.sums.pool_sums import max_pool, pool_sum
 
 Array = np.ndarray
 WINDOW = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 1, 1, 0)}

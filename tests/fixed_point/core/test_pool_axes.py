@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quant.fixed_point.sums.pool import max_pool, pool_sum
+from quant.fixed_point.sums.pool_sums import max_pool, pool_sum
 
 
 @pytest.mark.parametrize("kernel", [(5, 2), (2, 6), (4, 4), (5, 6)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.isa.encoding import BitField, OperationPlan
+from toolchain.isa.instruction_table import RegisterTable
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.bits import place_text, value_text
 from toolchain.isa.manual.figures import Figure
-from toolchain.isa.table import RegisterTable
 from toolchain.machine.registry import OPERATIONS
 
 _HEADER = "| parameter | bits | value | range | used | unit |\n|---|---|---|---|---|---|"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.isa.encoding import slot
+from toolchain.isa.instruction_table import DescriptorTable, RegisterTable
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.bits import bits_named, bits_text, value_text
 from toolchain.isa.manual.figures import Fields, Figure
-from toolchain.isa.table import DescriptorTable, RegisterTable
 
 
 def words(machine: Machine) -> Iterator[str | Figure]:

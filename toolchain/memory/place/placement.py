@@ -9,9 +9,8 @@ from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
 from toolchain.memory.place.allocations import Allocation, make_allocations
 from toolchain.memory.place.core_first import CoreFirst
-from toolchain.memory.place.greedy import NoRoom, first_fit, orders, peak_of
+from toolchain.memory.place.greedy import NoRoom, first_fit, orders, peak_of, skyline
 from toolchain.memory.place.search import Decider, Plan, Strategy, Verdict, draw_strategy
-from toolchain.memory.place.skyline import skyline
 
 DEFAULT_EFFORT_NODES = 20_000
 SEARCH_ALLOCATIONS = 3_000  # above this the tables of the search outgrow the memory: only the fullest part is searched

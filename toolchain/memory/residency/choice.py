@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from toolchain.memory.residency.search import Item, choose
+from toolchain.memory.residency.label_search import Item, choose
 
 DEFAULT_EFFORT_LABELS = 50_000
 

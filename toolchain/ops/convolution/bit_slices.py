@@ -16,8 +16,8 @@ from quant.parameters import BiasQuant, WeightQuant, activation_quant, bias_quan
 from quant.parameters.weight_codes import weight_code_range
 from toolchain.ir.graph import Node, Quant
 from toolchain.ops.convolution.input_bit_slices import LOWER_RANGE_STEPS, BitSlice
-from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.elementwise.rules import sum_requants
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
+from toolchain.ops.elementwise.select_elementwise import sum_requants
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.kit.quant_context import QuantContext
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, Quant
-from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.elementwise.rules import sum_requants
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
+from toolchain.ops.elementwise.select_elementwise import sum_requants
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.rescale import make_rescale_node
 

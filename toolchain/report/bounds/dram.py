@@ -10,7 +10,7 @@ from math import ceil
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import Space, parameter_bytes
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer, MoveOp, TiledOp
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.bounds.reload_bound import ChipCapacity, Edge, FlowStage, min_reload_bytes

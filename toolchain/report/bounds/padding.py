@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.bounds.required_reads import window_of
 

@@ -12,13 +12,13 @@ from math import prod
 
 import numpy as np
 
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.data_movement import IntegerConcat, ResizeNearest, Slice
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.window import Window
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.permutation import Reshape, Transpose
-from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 from toolchain.ops.softmax import IntegerSoftmax
 from toolchain.ops.tensor_scatter import PutRows, TakeRows
 

@@ -23,7 +23,7 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine import MachineOp
 from toolchain.machine.timing_model import read_rate, write_rate
 from toolchain.machine.units.array import operands_of
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import Extent, Tiling

@@ -40,7 +40,7 @@ from toolchain.ops.convolution.bit_slices import (
     with_lower_input,
 )
 from toolchain.ops.convolution.input_bit_slices import BitSlice, slice_input, supports_bit_slices
-from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.data_movement import Pad
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_context import QuantContext

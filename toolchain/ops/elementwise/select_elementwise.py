@@ -14,7 +14,7 @@ from quant.fixed_point.pointwise.float32 import adds_right_last
 from quant.parameters import product_scale, quant_range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.elementwise.integer import IntegerBinary, Kind
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary, Kind
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_context import QuantContext

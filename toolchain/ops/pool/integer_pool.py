@@ -16,7 +16,7 @@ import numpy as np
 from quant.fixed_point.core.device_arrays import as_like
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
-from quant.fixed_point.sums import pool as fixed_point
+from quant.fixed_point.sums import pool_sums as fixed_point
 from toolchain import machine
 from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, cut_axis, uniform_axis, window_axis

@@ -5,7 +5,7 @@ Accumulators are requantized per output channel, clamped, taken through a table,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import lcm
@@ -14,18 +14,18 @@ from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.conv import conv2d
 from toolchain.hw.chip import Chip
 from toolchain.machine import granule_of
-from toolchain.ops.convolution.dense import Dense
-from toolchain.ops.convolution.depthwise import Depthwise
+from toolchain.ops.convolution.dense import Dense, Depthwise
 from toolchain.ops.convolution.grouped_convolution import Grouped, list_grouped_tilings
-from toolchain.ops.convolution.loops import loop_orders
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, fill_default_limits, is_depthwise
 from toolchain.ops.convolution.tiles import Lowering
 from toolchain.ops.kit.array_choice import add_dataflows
-from toolchain.ops.kit.loops import LoopOrder
+from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, Windows, split_per_sample
 from toolchain.ops.kit.tile import Extent, Tiling, halvings
 from toolchain.ops.kit.window import Window
+
+_TOGETHER = "groups alone are `for groups by 1`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,3 +179,29 @@ def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Ch
     depthwise = is_depthwise(groups, inputs, outputs, chip)
     limit = fill_default_limits(chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
     return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])
+
+
+def loop_orders(op: ConvolutionParameters, layer: Layer) -> tuple[LoopOrder, ...]:
+    return tuple(_orders(op, layer))
+
+
+def _orders(op: ConvolutionParameters, layer: Layer) -> Iterator[LoopOrder]:
+    images, height, width, outputs = layer.output.shape
+    _, kernel, _, inputs = layer.constants[layer.node.inputs[1]].shape
+    x, out, deep = layer.node.inputs[0], layer.node.outputs[0], op.depthwise(layer)
+    groups = 1 if deep else op.groups
+    channel_multiple = layer.channel_step(out, *((x,) if deep else layer.activations[1:]))
+    within = 1 if deep else layer.channel_step(x)
+    places = (*one_by_one((images,)), LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns"))
+    channels = LoopAxis("channels", outputs // groups, "channels", multiple=channel_multiple, why=GRANULES)
+    why = "a cut lies between groups of weights that share a scale" if op.group else GRANULES
+    inner = LoopAxis("inner", inputs, "inner", multiple=lcm(op.group or 1, within), why=why)
+    taps = LoopAxis("taps", kernel, "taps")
+    group_axis = LoopAxis("groups", groups)
+    yield LoopOrder((group_axis, *places, channels, inner, taps))
+    yield LoopOrder((group_axis, channels, *places, inner, taps), False)
+    if groups > 1 and op.residual is None:
+        together = LoopAxis("groups", groups, "channels", outputs // groups, least=2, why=_TOGETHER)
+        pieces = LoopAxis("pieces", groups, "inner", inputs)
+        yield LoopOrder((*places, together, pieces))
+        yield LoopOrder((together, *places, pieces), False)

@@ -1,4 +1,7 @@
-"""MaxPool and AveragePool; the mean over rows and columns is the average over one window."""
+"""Select MaxPool and AveragePool; the mean over rows and columns is the average over one window.
+
+The divisor of a mean is in the requantization's scale, or in weights where that cannot express it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, step_name
 from toolchain.machine.parameters.description import OPEN_LIMIT
-from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
-from toolchain.ops.kit.division import divides, mean_weight
+from toolchain.ops.convolution.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.operator import FloatOp, clamp_codes
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
@@ -21,7 +24,7 @@ from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.window import pair_of
 from toolchain.ops.kit.zero_points import shift_zero_points
 from toolchain.ops.pool.geometry import Geometry, Pads, Pair, window_counts
-from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 
 Bounds = tuple[float | None, float | None]
 
@@ -252,3 +255,22 @@ def average_pool(scope: SelectionContext) -> None:
 
 
 RULES = {"MaxPool": Rule(max_pool, "nhwc"), "AveragePool": Rule(average_pool, "nhwc")}
+
+
+def divides(count: int, numerics: Numerics) -> bool:
+    """True where a requantization can divide by `count`: a scale that is a power of two is up to 41 % off otherwise."""
+    return numerics.scale.kind != "pow2" or count & (count - 1) == 0
+
+
+def mean_weight(count: int, numerics: Numerics) -> tuple[int, float]:
+    """The code of each element's weight 1 / count, and the step of the sum.
+
+    Ones where the requantization divides; else the largest code whose sums fit the accumulators, by a power of two.
+    """
+    if divides(count, numerics):
+        return 1, 1 / count
+    widest = 1 << max(t.bits for t in numerics.types)  # a code less its zero point
+    room = numerics.largest_sum // (count * widest)
+    most = max(1, min(numerics.weight.high, room))
+    step = 2.0 ** -math.floor(math.log2((most + 0.5) * count))
+    return max(1, round(1 / (step * count))), step
