@@ -221,7 +221,9 @@ def planning_figures(path: Path, machine: str, kib: int) -> dict[str, float]:
 
 
 def memory_cases(_folder: Path) -> dict[str, Case]:
-    placements: dict[str, Case] = {f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60), (3100, 400))}
+    placements: dict[str, Case] = {
+        f"{n} buffers": partial(placement_figures, n, span) for n, span in ((150, 20), (700, 60), (3100, 400))
+    }
     return placements | {"order": order_figures, "residents": residents_figures}
 
 
@@ -515,8 +517,8 @@ The compiler has numbers that somebody chose: how many tilings are tried, how ma
   12 KiB of SRAM, and a layer of a transformer on transformer64 with 32 KiB.
 - Numbers of the memory planner: bytes of placements, of an order and of what is not resident, of drawn problems.
 - Numbers of accuracy: SQNR against float of 48 samples that served no choice. On wide32_w4a16 they are of a small network with
-  `--repair full`, of a network of functions, a norm and a softmax, and of the small one with weights in two bit slices. On an
-  edge16 that rounds down they are of a network of sums and averages with `--repair full`.
+  `--repair full`, and of a network of functions, a norm and a softmax. There is also the small one with weights in two bit
+  slices. On an edge16 that rounds down they are of a network of sums and averages with `--repair full`.
 - `-`: the change is below 0.05 % of cycles or 0.05 dB. What a number costs in build time is not in the table.
 
 A number may matter on other networks. One that changes nothing here is a candidate to go. Other numbers have a source beside
