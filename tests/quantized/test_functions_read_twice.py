@@ -61,6 +61,14 @@ def test_what_holds_all_of_a_function_is_made_once(tmp_path: Path) -> None:
     assert min(y, z) > 40 and count_tables(built, "sigmoid") == 1
 
 
+@pytest.mark.parametrize("function", ["Cos", "Tanh"])
+def test_tables_that_are_interpolated_are_made_once(function: str, tmp_path: Path) -> None:
+    """A table of 16 bits would bend between two entries where the file's codes end: 31 dB."""
+    text = MODEL.format(function=function, scale=0.0002).replace("    b = DequantizeLinear(a, s, p)\n", "")
+    built, y, z = build_and_judge(text.replace("a = QuantizeLinear(x, s, p)", "b = Identity(x)"), "wide32_w4a16", tmp_path)
+    assert min(y, z) > 60 and count_tables(built, function.lower()) == 1
+
+
 def test_codes_that_the_file_gives_out_are_made_of_what_it_rounds(tmp_path: Path) -> None:
     text = MODEL.format(function="Tanh", scale=0.002).replace("float[1,4,8,8] z)", "float[1,4,8,8] z, int8[1,4,8,8] e)")
     built, _, _ = build_and_judge(text, "edge16", tmp_path)

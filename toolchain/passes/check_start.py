@@ -19,7 +19,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, OnnxOp, TensorType, verify
 from toolchain.ir.parse_text import StageGraph
 from toolchain.ir.text import print_operator
-from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.elementwise.select_elementwise import Binary
 from toolchain.ops.kit.layout import permute_to_layout
 from toolchain.ops.matrix_product import MatrixProduct
 from toolchain.ops.softmax import Softmax

@@ -21,6 +21,7 @@ from toolchain.passes.select import Selection
 
 # What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
+_EXACT_BITS = 8  # up to which a table has an entry for each code; wider ones bend where the file's codes end
 # Where functions are looked at for what they reach: those that end do so before 40.
 _READ = np.concatenate((np.linspace(-40, 40, 8001), (-1e6, 1e6)))
 PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
@@ -155,7 +156,7 @@ class _Taking:
         """
         codes = node.outputs[0]
         is_unrounded = x in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(x, ()))
-        if x in self._file_ranges or not is_unrounded:
+        if x in self._file_ranges or not is_unrounded or finest_codes(self._chip).bits > _EXACT_BITS:
             return False
         if codes in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(codes, ())):
             return False
