@@ -11,7 +11,7 @@ from simulator.merging.gathered_maps import GatheredMap, Reading
 from simulator.merging.places import Places
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, INITIAL_NUMBER, Affine, ValueNumbers, array_of
 from toolchain.hw.chip import Chip
-from toolchain.machine import MachineOp
+from toolchain.machine import MachineOp, WindowOp
 
 # A number of a tile's output has a row, a column and a byte of its pixel, 16 bits each, below the array.
 ROW, COLUMN = 1 << 32, 1 << 16
@@ -91,7 +91,14 @@ class Evaluation:
     maps: dict[int, GatheredMap] = field(default_factory=dict)
 
     def add(self, tile: Tile, readings: Readings = MappingProxyType({})) -> int | None:
-        """Add a tile, and return the number of its first output byte; None where it is no part of this evaluation."""
+        """Add a tile, and return the number of its first output byte; None, and nothing changed, where it is no part of this."""
+        first = self.first
+        number = self._add(tile, readings)
+        if number is None:
+            self.first = first
+        return number
+
+    def _add(self, tile: Tile, readings: Readings) -> int | None:
         if self.tiles and all(p.at[0] == 0 and p.tile.shape[0] == 1 for p in self.tiles):
             self._space_rows(tile)
         at = self._find_place(tile)
@@ -137,7 +144,9 @@ class Evaluation:
                 if not first.gathered and not is_multiple(distances[0], distances[0] // row):
                     return  # windows go down its columns: no number of these is a row
                 operands = (replace(o, steps=(step, *o.steps[1:])) for o, step in zip((first, *others), distances))
-                strides = (distances[0] // row, self.first.strides[1])
+                # of a window the rows between are data too, of which it skips some
+                rows = distances[0] // row if isinstance(self.first.op, WindowOp) else 1
+                strides = (rows, self.first.strides[1])
                 self.first = replace(self.first, operands=tuple(operands), strides=strides)
                 return
 

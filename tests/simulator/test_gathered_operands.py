@@ -145,6 +145,16 @@ def test_values_made_of_an_operation_are_no_part_of_its_operand():
     assert count_pools([*LOADS, *ROWS[:2], pool(0, 2), *later, pool(64, 2), *stores]) == 2
 
 
+def test_a_tile_that_is_refused_leaves_the_distance_of_rows():
+    """The second tile would be the next row, but reads a value of the evaluation's own array."""
+    operand = Operand(1, (ROW, COLUMN, 1), True)
+    evaluation = Evaluation(6, Tile(0, End(), "kind", (operand,), (1, 3, 4), 1))
+    assert evaluation.add(evaluation.first, {0: [reading(0, 4, 1)]}) is not None
+    below = replace(evaluation.first, operands=(replace(operand, number=operand.number + 4 * ROW),))
+    assert evaluation.add(below, {0: [reading(0, 6, 1)]}) is None
+    assert evaluation.first.operands == (operand,)
+
+
 def reading(first: int, array: int, rows: int = 2) -> Reading:
     numbers = (array << ARRAY_BITS) + np.arange(rows * 12, dtype=np.int64).reshape(rows, 3, 4)
     return Reading(np.arange(first, first + rows), np.array([0, 2, 4]), numbers)

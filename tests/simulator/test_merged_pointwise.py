@@ -18,7 +18,7 @@ from mutate_programs import Subject, subjects_of  # type: ignore[import-not-foun
 
 from simulator import DramRange, DramRangeKind
 from tests.simulator.machine_programs import load, make, store
-from tests.simulator.merging_cases import OUT, compare_mutants, compare_regions, require_merged, run_both_ways
+from tests.simulator.merging_cases import OUT, compare_mutants, compare_regions, move, require_merged, run_both_ways
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Elementwise, ElementwiseKind, MachineOp, MatrixProduct, Table
 from toolchain.runtime import Session, random_feeds
@@ -119,6 +119,14 @@ def test_a_broadcast_operand_is_the_same_for_all_rows_or_moves_evenly():
     assert count_steps([*(difference(row, 128 + 8 * row) for row in range(4)), *STORES], Elementwise) == 1
     uneven = [difference(row, 128 + 8 * (row * row % 5)) for row in range(4)]
     assert count_steps([*uneven, *STORES], Elementwise) > 1
+
+
+def test_every_second_row_of_a_gathered_operand_is_the_next_row():
+    """The map has pixels of which each half lies elsewhere; between the rows that are read are others."""
+    pixels = {"count2": 24, "source_stride2": 4, "destination_stride2": 8}
+    gather = [move(128 * k, 1024 + 4 * k, 4, **pixels) for k in range(2)]
+    rows = [difference(row, 248, a_address=1024 + 64 * row) for row in range(3)]
+    assert count_steps([*gather, *rows, *(store(OUT, 256 + 96 * k, 96) for k in range(2)), store(OUT, 448, 64)], Elementwise) == 1
 
 
 def test_channels_of_a_broadcast_operand_are_one():
