@@ -63,14 +63,36 @@ def test_tensors_that_fit_neither_memory_are_refused_in_one_sentence(level: int,
         message = str(refusal.value)
         assert "\n" not in message and f"bytes of DRAM, memories.dram.size is {size:,}: raise it, or" in message
         least = int(message.partition(" bytes")[0].rpartition(" ")[2].replace(",", ""))
-        assert size < least <= required_bytes and (least == required_bytes) == (size == required_bytes - 64)
+        assert least == required_bytes, "who follows it must not be refused again"
     assert _dram_bytes(_built(two_wide, _machine(sram=16 << 10, dram=required_bytes), level)) == required_bytes
 
 
 def test_what_no_plan_could_do_without_is_refused_before_one_is_made(two_wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolchain.compiler.candidate_plans", None)
+    monkeypatch.setattr("toolchain.compiler._QUICK_LAYERS", 1)
     with pytest.raises(CompileError, match=r"needs at least [0-9,]+ bytes of DRAM, memories\.dram\.size is 8,192: raise it"):
         _built(two_wide, _machine(dram=8 << 10), 1)
+
+
+def test_the_largest_need_of_all_regions_is_told(two_wide: Path) -> None:
+    """The second region reads the wide tensor, and needs more than the first one."""
+
+    def build_at(size: int) -> Build:
+        options = BuildOptions(_machine(sram=16 << 10, dram=size), level=1, samples=1, host_nodes=("b",), host_ports=False)
+        return build(_name_nodes(two_wide), options)
+
+    with pytest.raises(CompileError) as refusal:
+        build_at(8 << 10)
+    required_bytes = int(str(refusal.value).partition(" bytes")[0].rpartition(" ")[2].replace(",", ""))
+    sizes = [s.dram_bytes for s in build_at(required_bytes).container.segments if isinstance(s, Region)]
+    assert len(sizes) == 2 and max(sizes) == required_bytes == sizes[1] > sizes[0] > 8 << 10
+
+
+def _name_nodes(file: Path) -> onnx.ModelProto:
+    proto = onnx.load(file)
+    for node in proto.graph.node:
+        node.name = node.output[0]
+    return proto
 
 
 @pytest.mark.parametrize(("memory", "sizes"), [("dram", [1 << n for n in range(10, 17)]), ("sram", [512, 16 << 10])])

@@ -3,7 +3,7 @@
 from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
 from toolchain.codegen.container_builder import build_container, build_host_subgraph, reference_container
 from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
-from toolchain.codegen.link import link_region, require_dram
+from toolchain.codegen.link import DramTooSmall, link_region, require_dram
 from toolchain.codegen.memory_images import image_files, images_of_entries
 from toolchain.codegen.model import (
     AreaContent,
@@ -29,6 +29,7 @@ __all__ = [
     "AreaContent",
     "Container",
     "DramArea",
+    "DramTooSmall",
     "HostSubgraph",
     "IoType",
     "LayerInfo",

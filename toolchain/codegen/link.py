@@ -87,15 +87,28 @@ def link_region(
     )
 
 
-def require_dram(size_bytes: int, chip: Chip, at_least: bool = False) -> None:
-    """Raises CompileError where a network that needs so many bytes of DRAM, or at least so many, does not fit it."""
-    requirement = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
-    if size_bytes > chip.dram.size:
-        raise CompileError(
+class DramTooSmall(CompileError):
+    """An error about a network that needs more bytes of DRAM than the machine has."""
+
+    def __init__(self, size_bytes: int, chip: Chip, at_least: bool = False) -> None:
+        """Make the error message.
+
+        `size_bytes`: what the network needs; with `at_least` no plan needs less, and this one may need more.
+        """
+        self.size_bytes = size_bytes
+        requirement = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
+        super().__init__(
             f"{chip.name}: {requirement}, memories.dram.size is {chip.dram.size:,}: raise it, or take a smaller model or inputs"
         )
+
+
+def require_dram(size_bytes: int, chip: Chip, at_least: bool = False) -> None:
+    """Raises CompileError where a network that needs so many bytes of DRAM, or at least so many, does not fit it."""
     if size_bytes > DRAM_BYTES:
-        raise CompileError(f"{requirement}, the simulator holds {DRAM_BYTES:,}")
+        requirement = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
+        raise CompileError(f"{requirement}, the simulator holds {DRAM_BYTES:,}: take a smaller model or inputs")
+    if size_bytes > chip.dram.size:
+        raise DramTooSmall(size_bytes, chip, at_least)
 
 
 class _Layout:
@@ -164,13 +177,14 @@ class _Layout:
 
 
 def _place_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placement:
-    """Tensors in DRAM behind `first`: any plan that fits will do. Raises CompileError where none does."""
-    require_dram(first, chip, at_least=True)
+    """Place tensors in DRAM behind `first`: any plan that fits will do.
+
+    Where none fits, the smallest of the search, so that the end of everything is known when it is refused.
+    """
     try:
-        return place(buffers, chip.dram.size - first)
+        return place(buffers, max(chip.dram.size - first, 0))
     except DoesNotFit as fault:
-        require_dram(first + (fault.bound_bytes if fault.proved else fault.best_peak_bytes or 0), chip, at_least=fault.proved)
-        raise InternalError(f"{chip.name}: tensors in DRAM have no place: {fault}") from fault
+        return place(buffers, fault.best_peak_bytes or sum(buffer.size_bytes + buffer.alignment_bytes for buffer in buffers))
 
 
 def _get_stored_bytes(root: str, graph: Graph, plan: PlannedRegion) -> int:
