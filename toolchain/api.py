@@ -220,6 +220,7 @@ def build(
     follow the
     parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
     """
+    _require_arguments(options, progress, cancel)
     load_plugins(options.plugins)
     use_custom_ops(options.custom_ops)
     file = model_file(model)
@@ -233,6 +234,19 @@ def build(
     if cancel is not None:
         import onnxruntime  # noqa: F401  # an import of compiled modules is not to be interrupted
     return run_cancellable(run, cancel)
+
+
+def _require_arguments(options: object, progress: object, cancel: object) -> None:
+    """Raise CompileError for arguments of `build` that are none of theirs."""
+    if not isinstance(options, BuildOptions):
+        shown = repr(options) if isinstance(options, str) else "..."
+        raise CompileError(f"options: is {type(options).__name__}; give BuildOptions({shown})")
+    if not callable(progress):
+        raise CompileError(
+            f"progress: is {type(progress).__name__}; give a function of four arguments: stage, done, total, left_s"
+        )
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise CompileError(f"cancel: is {type(cancel).__name__}; give an event, as threading.Event()")
 
 
 def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: Progress) -> Build:

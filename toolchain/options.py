@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import numpy as np
 
 from quant.calibrate import OBSERVERS, ObserverName
 from quant.memory_data import as_data
@@ -100,6 +103,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""
+        self._require_kinds()
         self._accept_data()
         if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
             raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
@@ -113,8 +117,6 @@ class BuildOptions:
             raise CompileError("raw-port: --no-host-ports keeps one scale at every port; give one of them")
         if not self.max_slowdown >= 1:
             raise CompileError(f"max-slowdown {self.max_slowdown:g}: must be 1 or more, where 1 keeps all codes as they are")
-        if self.samples is not None and self.samples < 1:
-            raise CompileError(f"samples {self.samples}: must be 1 or more")
         if self.observer not in (*OBSERVERS, AUTO, None):
             raise CompileError(f"observer {self.observer}: must be one of {', '.join((*OBSERVERS, AUTO))}")
         if self.repair not in (*EFFORTS, None):
@@ -125,6 +127,23 @@ class BuildOptions:
         self._require_entries()
         self._require_start()
         self._require_data()
+
+    def _require_kinds(self) -> None:
+        """Raise CompileError for values of other types than an option takes."""
+        if not isinstance(self.hardware, str | os.PathLike | Machine):
+            kind = type(self.hardware).__name__
+            raise CompileError(f"hardware: is {kind}; give a machine's name, the path of a YAML file, or a loaded machine")
+        for name in ("host_nodes", "types", "raw_ports", "plugins", "custom_ops", "states"):
+            value = getattr(self, name)
+            if isinstance(value, str):  # a sequence too, of its letters
+                raise CompileError(f"{name}: is text; give a tuple of texts, ({value!r},)")
+        if self.samples is not None and not is_whole_number(self.samples):
+            raise CompileError(f"samples {self.samples!r}: must be a whole number")
+        if self.samples is not None and self.samples < 1:
+            raise CompileError(f"samples {self.samples}: must be 1 or more")
+        for name, shape in self.shapes.items():
+            if isinstance(shape, str) or not isinstance(shape, Sequence | np.ndarray) or not all(map(is_whole_number, shape)):
+                raise CompileError(f"shapes: {name!r} is {shape!r}; give whole numbers, as in {{{name!r}: (1, 3, 224, 224)}}")
 
     def _require_search_limit(self) -> None:
         """Raise CompileError for a limit of searches that is none, or has no searches."""
@@ -233,3 +252,8 @@ class BuildOptions:
                     self, shapes=entry_shapes, judge=judge, values=values, entries={}, judges={}, entry_values={}
                 )
         return options_by_entry
+
+
+def is_whole_number(value: object) -> bool:
+    """Return whether a value is an integer of Python or numpy, no bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

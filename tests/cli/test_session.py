@@ -139,13 +139,21 @@ def test_refused(names, changes, reason: str, compiled: Path) -> None:
         ({"level": -1}, "level -1: must be a whole number from 0 to 3"),
         ({"level": "2"}, "level '2': must be a whole number from 0 to 3"),
         ({"samples": 0}, "samples 0: must be 1 or more"),
+        ({"samples": 2.5}, "samples 2.5: must be a whole number"),
+        ({"samples": True}, "samples True: must be a whole number"),
+        ({"hardware": None}, "hardware: is NoneType; give a machine's name, the path of a YAML file, or a loaded machine"),
+        ({"host_nodes": "Relu"}, "host_nodes: is text; give a tuple of texts, ('Relu',)"),
+        ({"types": "x=int16"}, "types: is text; give a tuple of texts, ('x=int16',)"),
+        ({"plugins": "a.py"}, "plugins: is text; give a tuple of texts, ('a.py',)"),
+        ({"shapes": {"x": "1,4"}}, "shapes: 'x' is '1,4'; give whole numbers, as in {'x': (1, 3, 224, 224)}"),
+        ({"shapes": {"x": (1, 4.5)}}, "shapes: 'x' is (1, 4.5); give whole numbers, as in {'x': (1, 3, 224, 224)}"),
         ({"observer": "best"}, "observer best: must be one of minmax, percentile, mse, auto"),
         ({"host": "tpu"}, "host tpu: must be cpu or cuda"),
     ],
 )
 def test_options_that_are_not(options, reason: str) -> None:
     with pytest.raises(CompileError) as fault:
-        BuildOptions("edge16", **options)
+        BuildOptions(**{"hardware": "edge16", **options})
     assert str(fault.value) == reason
 
 

@@ -154,6 +154,25 @@ def failing() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"options": "edge16"}, "options: is str; give BuildOptions('edge16')"),
+        ({"progress": 3}, "progress: is int; give a function of four arguments: stage, done, total, left_s"),
+        ({"cancel": True}, "cancel: is bool; give an event, as threading.Event()"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CompileError) as refusal:
+        build(**{"model": b"", "options": BuildOptions("edge16"), **arguments})
+    assert str(refusal.value) == reason
+
+
+def test_a_callback_that_is_no_function_is_refused_at_once(built: Build) -> None:
+    with pytest.raises(CompileError, match=r"^callback: is int; give a function of the outputs, user_data and the fault$"):
+        Session(built).run_async(None, {}, 5, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("data", "reason"),
     [
         (7, "calibration data: is int; give a path, an array, a dict of arrays, an iterable of samples"),

@@ -247,6 +247,8 @@ class Session:
 
         `callback`: is called there with the outputs, `user_data`, and an empty text, or no outputs and the fault in one text.
         """
+        if not callable(callback):
+            raise CompileError(f"callback: is {type(callback).__name__}; give a function of the outputs, user_data and the fault")
 
         def run() -> None:
             try:
