@@ -134,7 +134,7 @@ def test_each_change_is_of_one_key_that_the_machine_has(name: str) -> None:
     causes = [LostCycles(1, cause, unit.name) for cause in StallCause if cause is not StallCause.MEMORY for unit in chip.units]
     causes += [LostCycles(1, StallCause.MEMORY, space.name) for space in chip.spaces]
     changes = [change for lost in causes for change in list_changes(chip, lost)]
-    assert len(changes) >= 12
+    assert len({*changes}) >= 12  # a value may be a list, and trials of one change are one
     for change in changes:
         changed = change_chip(chip, change)
         assert change.before != change.after

@@ -28,6 +28,9 @@ class KeyChange:
     def key(self) -> str:
         return ".".join(self.path)
 
+    def __hash__(self) -> int:
+        return hash(self.describe())  # values may be lists
+
     def describe(self) -> str:
         """Return a text such as `engines.mac.rows 16 -> 32`, with values as JSON."""
         return f"{self.key} {_value_text(self.before)} -> {_value_text(self.after)}"
