@@ -181,7 +181,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
 
 def list_named_mutants(root: Path) -> list[Mutant]:
     """Raises ValueError where a text does not stand in its file once."""
-    found = []
+    mutants = []
     for name, path, old, new in NAMED:
         text = (root / path).read_text(encoding="utf-8")
         if text.count(old) != 1:
@@ -189,5 +189,5 @@ def list_named_mutants(root: Path) -> list[Mutant]:
                 f"{name}: {old!r} stands {text.count(old)} times in {path}; carry the fault over to the line of today"
             )
         before = text[: text.index(old)]
-        found.append(Mutant(path, "", before.count("\n") + 1, name, len(before.encode()), old, new))
-    return found
+        mutants.append(Mutant(path, "", before.count("\n") + 1, name, len(before.encode()), old, new))
+    return mutants

@@ -83,8 +83,8 @@ def calibrate(
     """
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
-    whole = _whole(model, divided)
-    masks, rows = find_masked_tensors(whole), find_row_floors(whole)
+    restored = _restore_decomposed(model, divided)
+    masks, rows = find_masked_tensors(restored), find_row_floors(restored)
     shared = dict[str, Observer]()
     observers: dict[str, Observer] = {}
     for name in tensors:
@@ -168,15 +168,15 @@ def observe_all(
     """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}
-    whole = _whole(model, divided)
-    rows = {name: floor for name, floor in find_row_floors(whole).items() if name in histograms}
+    restored = _restore_decomposed(model, divided)
+    rows = {name: floor for name, floor in find_row_floors(restored).items() if name in histograms}
     sinks = {**histograms, **{name: RowSink(histograms[name], floor) for name, floor in rows.items()}}
     steps = _steps_of_inputs(model, sinks)
     observe(model, data, {**sinks, **steps}, progress=progress, computed_by=computed_by, divided=divided)
-    return ObservedRanges(histograms, steps, find_masked_tensors(whole), rows)
+    return ObservedRanges(histograms, steps, find_masked_tensors(restored), rows)
 
 
-def _whole(model: onnx.ModelProto, divided: Decomposition | None) -> onnx.ModelProto:
+def _restore_decomposed(model: onnx.ModelProto, divided: Decomposition | None) -> onnx.ModelProto:
     return model if divided is None else divided.original_model
 
 
@@ -201,7 +201,7 @@ def observe(
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
     producers = {output: node for node in model.graph.node for output in node.output}
-    masks, made_up = find_masked_tensors(_whole(model, divided)), bool(getattr(data, "random", False))
+    masks, made_up = find_masked_tensors(_restore_decomposed(model, divided)), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0

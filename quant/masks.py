@@ -95,29 +95,33 @@ def bound_masks(
     Raises CompileError: a tensor goes down to minus infinity, and no row of a Softmax shows scores that are not masked.
     """
     graph = Links(model.graph)
-    needed = _needed(graph, ranges)
-    found = dict(ranges)
+    intervals = _needed_intervals(graph, ranges)
+    bounded_ranges = dict(ranges)
     for name in sorted(find_masked_tensors(model) & ranges.keys()):
-        seen, (low, high) = _seen(ranges[name]), needed.get(name, (-inf, inf))
-        if seen.low < low or seen.high > high:
-            found[name] = seen.within(low, high)
-        if found[name].low <= LOWEST:
+        measured, (low, high) = _measured_range(ranges[name]), intervals.get(name, (-inf, inf))
+        if measured.low < low or measured.high > high:
+            bounded_ranges[name] = measured.within(low, high)
+        if bounded_ranges[name].low <= LOWEST:
             raise CompileError(
                 f"tensor {name!r}: goes down to minus infinity, and nothing tells its scores from its mask; "
                 "mend the model, or give calibration data that does not mask everything"
             )
-    return found, [note for node in graph.nodes if node.op_type in JUDGES if (note := _note(node, ranges, found, called))]
+    return bounded_ranges, [
+        note for node in graph.nodes if node.op_type in JUDGES if (note := _note(node, ranges, bounded_ranges, called))
+    ]
 
 
-def _note(node: onnx.NodeProto, ranges: Mapping[str, Range], found: Mapping[str, Range], called: Callable[[str], str]) -> str:
+def _note(
+    node: onnx.NodeProto, ranges: Mapping[str, Range], bounded_ranges: Mapping[str, Range], called: Callable[[str], str]
+) -> str:
     x = node.input[0]
-    if x not in ranges or _seen(ranges[x]).low >= found[x].low - MASK_MARGIN:
+    if x not in ranges or _measured_range(ranges[x]).low >= bounded_ranges[x].low - MASK_MARGIN:
         return ""
-    low = _seen(ranges[x]).low
-    return f"{called(x)}: a mask down to {low:.3g}; to {node.name or node.output[0]} {found[x].low:.4g} masks as well"
+    low = _measured_range(ranges[x]).low
+    return f"{called(x)}: a mask down to {low:.3g}; to {node.name or node.output[0]} {bounded_ranges[x].low:.4g} masks as well"
 
 
-def _seen(r: Range) -> Range:
+def _measured_range(r: Range) -> Range:
     """A range as the data has it, whatever an observer that weighs masked values makes of it."""
     return r if r.masking is None else r.masking.ends
 
@@ -126,18 +130,18 @@ _Interval = tuple[float, float]
 _ALL = (-inf, inf)
 
 
-def _needed(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _Interval]:
+def _needed_intervals(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _Interval]:
     """By tensor the interval that its readers tell apart; values beyond it are as good as its ends."""
-    needed: dict[str, _Interval] = {o.name: _ALL for o in graph.graph.output}
+    intervals: dict[str, _Interval] = {o.name: _ALL for o in graph.graph.output}
     for node in reversed(list(graph.nodes)):
-        after = needed.get(node.output[0], _ALL)
+        after = intervals.get(node.output[0], _ALL)
         for index, name in enumerate(node.input):
             if node.op_type == "ReduceMax":  # of a Softmax in steps: a maximum is never among what is masked
                 continue
             low, high = _needed_by(node, index, after, graph, ranges)
-            before = needed.get(name, (low, high))
-            needed[name] = min(before[0], low), max(before[1], high)
-    return needed
+            before = intervals.get(name, (low, high))
+            intervals[name] = min(before[0], low), max(before[1], high)
+    return intervals
 
 
 def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links, ranges: Mapping[str, Range]) -> _Interval:
@@ -162,7 +166,7 @@ def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links,
 
 def _range_of(name: str, graph: Links, ranges: Mapping[str, Range]) -> Range | None:
     if name in ranges:
-        return _seen(ranges[name])
+        return _measured_range(ranges[name])
     value = graph.constant(name)
     if value is None or value.dtype.kind != "f" or not value.size:
         return None
@@ -177,7 +181,7 @@ class RowFloor:
     readers: the operator's type and the axis along which its rows lie, of each that reads the tensor.
     """
 
-    readers: list[tuple[str, int]] = field(default_factory=list)
+    readers: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     floor: float | None = None
 
     def update(self, x: np.ndarray) -> None:
@@ -203,12 +207,12 @@ class RowSink:
 
 def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
     """By tensor that may be masked and is read by a Softmax or its like, a floor of its rows that has seen nothing yet."""
-    masks, found = find_masked_tensors(model), dict[str, RowFloor]()
+    masks, floors = find_masked_tensors(model), dict[str, RowFloor]()
     for node in model.graph.node:
         if node.op_type in JUDGES and node.input[0] in masks:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0 if node.op_type == "ArgMax" else -1)
-            found.setdefault(node.input[0], RowFloor()).readers.append((node.op_type, axis))
-    return found
+            floors.setdefault(node.input[0], RowFloor()).readers.append((node.op_type, axis))
+    return floors
 
 
 class MaskAwareObserver:

@@ -116,20 +116,20 @@ class MinMax:
         What clips these alone may serve all others, and be wrong for every sample of their kind.
         """
         rare = min(RARE, self._samples // _RARE_SHARE)
-        seen = self.range()
-        if not rare or seen.tails is None:
+        measured = self.range()
+        if not rare or measured.tails is None:
             return r
-        below, above = seen.tails.below, seen.tails.above
+        below, above = measured.tails.below, measured.tails.above
         low, high = r.low, r.high
         if sum(end < r.low for end in self._lows) <= rare:
-            low = seen.low
+            low = measured.low
         else:
             below = 0.0
         if sum(end > r.high for end in self._highs) <= rare:
-            high = seen.high
+            high = measured.high
         else:
             above = 0.0
-        return Range(low, high, Tails(seen.tails.values, below, above))
+        return Range(low, high, Tails(measured.tails.values, below, above))
 
     def range(self) -> Range:
         if not self._values:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -79,7 +79,7 @@ def _find_function(module: ModuleType, function: str) -> tuple[Any, list[str]]:
 
 
 @contextmanager
-def _restore_environment(file: Path) -> Iterator[None]:
+def _restore_environment(file: Path) -> Generator[None]:
     """Inside, the file may import what lies beside it, and no bytecode appears there."""
     streams, directory = (sys.stdout, sys.stderr), os.getcwd()
     path, no_bytecode = list(sys.path), sys.dont_write_bytecode

@@ -323,10 +323,10 @@ def _open_network(file: ModelFile, options: BuildOptions, machine: Machine, dump
 
 
 def _over_all_shapes(
-    begun: _Started, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
+    started: _Started, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
 ) -> CalibratedNetwork:
     """The first entry, its ranges widened to what the data show in the shapes of the others, where they have these."""
-    calibrated = begun.calibrated
+    calibrated = started.calibrated
     for name, options in list(each.items())[1:]:
         if options.calibration is None or options.parameters is not None:
             continue
@@ -336,7 +336,7 @@ def _over_all_shapes(
             if samples is not None:
                 judged = calibrated.judged
                 if judged is not None:
-                    judged = widen_ranges(judged, network, begun.held_out.seen_of(samples), progress)
+                    judged = widen_ranges(judged, network, started.held_out.seen_of(samples), progress)
                 calibrated = replace(widen_ranges(replace(calibrated, judged=None), network, samples, progress), judged=judged)
     return calibrated
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from toolchain.errors import CompileError, InternalError, ProgramError, format_c
 
 
 @contextmanager
-def entry_in_errors(entry: str | None) -> Iterator[None]:
+def entry_in_errors(entry: str | None) -> Generator[None]:
     """A fault inside says of which entry; None: there is only one. A program is built inside, not read: its faults are ours."""
     try:
         yield

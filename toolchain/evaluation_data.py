@@ -140,13 +140,13 @@ def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses:
     `states`: the network keeps states from sample to sample, so that neighbouring samples are held out together.
     With a gate, `count_judges` says how many; else at most _MOST_HELD.
     """
-    given = Fold.of(data.calibration)
+    calibration_fold = Fold.of(data.calibration)
     if data.judge is not None or options.calibration is None or options.parameters is not None:
-        return HoldOut(given, given, NONE)
+        return HoldOut(calibration_fold, calibration_fold, NONE)
     if not (chooses or options.gate):
-        return HoldOut(given, given, NONE)
+        return HoldOut(calibration_fold, calibration_fold, NONE)
     count = count_judges if options.gate else _count_few_judges
-    return hold_out(given, count, stretch=STRETCH if states else 1, least_seen=HELD_FROM)
+    return hold_out(calibration_fold, count, stretch=STRETCH if states else 1, least_seen=HELD_FROM)
 
 
 def count_judges(count: int) -> int:

@@ -99,7 +99,10 @@ def has_custom_ops() -> bool:
 
 
 def session_options(*, optimized: bool, threads: int = 1) -> Any:
-    """onnxruntime.SessionOptions that log nothing: what onnxruntime logs it also raises."""
+    """Return onnxruntime.SessionOptions for one session, with the custom operators of this process.
+
+    They log nothing: what onnxruntime logs it also raises. `optimized`: whether onnxruntime may rewrite the graph.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -114,7 +117,7 @@ def session_options(*, optimized: bool, threads: int = 1) -> Any:
 
 
 def add_weights(options: Any, weights: Mapping[str, Any]) -> None:
-    """Adds arrays of initializers that the model has no values for, to be kept as long as the session."""
+    """Add initializers, arrays by name, that the model has no values for. Keep the arrays as long as the session."""
     import onnxruntime
 
     if weights:
@@ -125,7 +128,12 @@ def add_weights(options: Any, weights: Mapping[str, Any]) -> None:
 def open_model(
     model: bytes | str | Path, options: Any, *, providers: Sequence[str] = CPU, disabled_optimizers: Sequence[str] = ()
 ) -> InferenceSession:
-    """Opens serialized ONNX, or its file. options: see `session_options`. Raises InferenceError, MemoryError."""
+    """Open serialized ONNX, or its file.
+
+    `options`: of `session_options`, for this session alone: several providers change them.
+    `disabled_optimizers`: names of onnxruntime's graph transformers.
+    Raise InferenceError, MemoryError.
+    """
     import onnxruntime
 
     if len(providers) > 1:

@@ -68,7 +68,7 @@ class BuildOptions:
     hardware: str | Machine
     calibration: Any = None
     parameters: str | None = None
-    shapes: Shapes = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict[str, tuple[int, ...]])
     host: str = "cpu"
     level: int = 2
     samples: int | None = None
@@ -80,16 +80,16 @@ class BuildOptions:
     static_ranges: bool = False
     repair: Effort | None = None
     export_qdq: bool = False
-    entries: Mapping[str, Shapes] = field(default_factory=dict)
+    entries: Mapping[str, Shapes] = field(default_factory=dict[str, Shapes])
     types: tuple[str, ...] = ()
-    judges: Mapping[str, Any] = field(default_factory=dict)
+    judges: Mapping[str, Any] = field(default_factory=dict[str, Any])
     schedule: str | None = None
     goal: Goal = BALANCED
     sram_curve: bool = False
-    values: Values = field(default_factory=dict)
+    values: Values = field(default_factory=dict[str, tuple[str, ...]])
     states: tuple[str, ...] | None = None
     blocks_alike: bool = False
-    entry_values: Mapping[str, Values] = field(default_factory=dict)
+    entry_values: Mapping[str, Values] = field(default_factory=dict[str, Values])
     export_nearest: bool = False
     passes: PassOptions = EVERY_PASS
     host_ports: bool = True

@@ -103,7 +103,7 @@ class Steps:
     types: Mapping[str, TensorType]
     prefix: str
     nodes: list[tuple[str, Mapping[str, Any], tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an input of the operator."""

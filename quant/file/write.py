@@ -1,4 +1,4 @@
-"""A parameters file of parameters: its text, and the file with the codes that repair chose beside it."""
+"""Write quantization parameters as a YAML file that users may edit, with the codes that repair chose in a second file."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
 
 
 def _tails_text(r: Range) -> str:
+    """Return the keys of how far values lie beyond a range, empty where none is known to."""
     if r.tails is None or not (r.tails.below or r.tails.above):
         return ""
     return f", values: {r.tails.values}, below: {_number(r.tails.below)}, above: {_number(r.tails.above)}"
@@ -68,12 +69,15 @@ def _weight_lines(parameters: Parameters) -> Iterator[str]:
 
 
 def _scales_text(scaling: WeightScaling) -> str:
+    """Return what has one scale: so many weights of a group, the tensor, or each channel."""
     return str(scaling.group) if scaling.group else "tensor" if scaling.axis is None else "channel"
 
 
 def write_parameters(path: Path, parameters: Parameters) -> None:
-    """Whole or not at all: a file that is there stays until the new one is complete. Codes of weights, where repair chose
-    some, go to a second file beside it."""
+    """Write a parameters file atomically: an older file stays until the new one is complete.
+
+    Codes of weights, where repair chose some, go to a second file beside it.
+    """
     repair = parameters.repair
     if repair is None or not repair.quantization.layers:
         write_atomically(path, render_parameters(parameters).encode())
@@ -83,7 +87,7 @@ def write_parameters(path: Path, parameters: Parameters) -> None:
 
 
 def _repair_lines(section: Mapping[str, Any]) -> list[str]:
-    """One line for each entry of its lists and mappings."""
+    """Return the lines of the section `repair`: one for each entry of its lists and mappings."""
     lines = [
         "# What repair changed (docs/repair.md): edit or remove steps' choices by their keys; `steps` are only read.",
         "repair:",
@@ -99,7 +103,7 @@ def _repair_lines(section: Mapping[str, Any]) -> list[str]:
 
 
 def _flow(value: Any) -> str:
-    """YAML in flow style, floats to the last bit."""
+    """Return a value as YAML in flow style, floats to the last bit."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):
@@ -112,13 +116,13 @@ def _flow(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """The shortest text that reads back as the same float; YAML 1.1 wants a point before an exponent."""
+    """Return the shortest text that reads back as the same float; YAML 1.1 wants a point before an exponent."""
     text = repr(float(value))
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def _text(value: str) -> str:
-    """A double-quoted YAML scalar."""
+    """Return a text as a double-quoted YAML scalar."""
     escaped = "".join(
         c if c.isprintable() and c not in '"\\' else f"\\{c}" if c in '"\\' else f"\\U{ord(c):08X}" for c in value
     )  # fmt: skip

@@ -167,7 +167,7 @@ def check_chosen_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, na
     """Codes that were chosen for the weights `w`. Raises CompileError: they are of other weights, or of another machine."""
     first, last = weight_code_range(numerics.weight)
     scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
-    faults = []
+    faults: list[str] = []
     if chosen.codes.shape != w.shape:
         faults.append(f"their shape is {list(chosen.codes.shape)}, the weights' {list(w.shape)}")
     low, high = int(chosen.codes.min(initial=0)), int(chosen.codes.max(initial=0))

@@ -191,7 +191,7 @@ def _unpack_layers(layers: Mapping[str, _Layer], arrays: Mapping[str, np.ndarray
         at[name] += size
         return arrays[name][at[name] - size : at[name]]
 
-    parameters_by_layer = {}
+    parameters_by_layer: dict[str, LayerParameters] = {}
     for name in sorted(layers):
         entry, weight = layers[name], None
         if entry.weights:

@@ -82,7 +82,7 @@ def best_sizes(
     `shared`: one factor for all rows.
     `least`: float64[g, o, k], what code 0 stands for, which grows as scales do; all else is as in `round_weights`.
     """
-    errors = []
+    errors: list[Array] = []
     for size in sizes[:, :, :, None]:
         target, each = w - least * size, scales * size
         codes = round_weights(target, each, hessian, first, last, sweeps=sweeps)
@@ -110,7 +110,8 @@ def fit_group_scales(w: Array, quantized: Array, hessian: Array, size: int) -> A
     for part, start in enumerate(range(0, k, size)):
         those = slice(start, start + size)
         normal[:, :, part] = by_part(np.matmul(quantized[:, :, those], hessian[:, those]) * quantized)
-    at, silent = np.arange(count), by_part(np.abs(quantized)) == 0
+    at = np.arange(count, dtype=np.int64)
+    silent = by_part(np.abs(quantized)) == 0
     normal[:, :, at, at] += silent
     return np.linalg.solve(normal, np.where(silent, 1.0, by_part(quantized * np.matmul(w, hessian)))[..., None])[..., 0]
 
@@ -168,7 +169,8 @@ class _Block:
         """
         self.cost, self._carried = cost, carried
         self.codes, self.errors = np.zeros_like(carried), np.zeros_like(carried)
-        self._began = np.broadcast_to(np.arange(cost.shape[2]), cost.shape)  # the way before the block that each goes on from
+        # The way before the block that each goes on from.
+        self._began: Array = np.broadcast_to(np.arange(cost.shape[2], dtype=np.int64), cost.shape)
 
     def going_on(self, before: Array) -> Array:
         """Reorder values by the partial solutions that continue.

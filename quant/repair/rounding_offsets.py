@@ -41,7 +41,8 @@ def sum_offset(
     first, second = np.meshgrid(*tried, indexing="ij")
     remainder = np.abs(first * steps[0] + second * steps[1] - target)
     far = np.abs(first - np.median(tried[0])) + np.abs(second - np.median(tried[1]))
-    at = np.unravel_index(np.lexsort((far.ravel(), np.maximum(remainder, _NEAR).ravel()))[0], remainder.shape)
+    nearest = int(np.lexsort((far.ravel(), np.maximum(remainder, _NEAR).ravel()))[0])
+    at = np.unravel_index(nearest, remainder.shape)
     if remainder[at] > _WORTH:
         return None
     return Offset((-int(first[at]), -int(second[at])), -lift)

@@ -214,11 +214,11 @@ def _layers(plan: PlannedRegion, roots: Mapping[str, Location], count: int, step
     for node in (p.layer.node for p in plan.layers):
         view = plan.views[node.outputs[0]]
         base = roots[view.root]
-        turns = 1 if view.root in stepping else count
+        samples = 1 if view.root in stepping else count
         lies = view.strides
         granule = lies.maps.granule if lies.maps is not None else 0
         place = base.space.name.lower(), base.address + view.offset_bytes
-        result = LayerResult(node.outputs[0], *place, lies.along, turns, granule, lies.surface_bytes)
+        result = LayerResult(node.outputs[0], *place, lies.along, samples, granule, lies.surface_bytes)
         layer_infos.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, None if view.rows else result))
     return layer_infos
 

@@ -204,7 +204,8 @@ def real_rounding(requant: Requant) -> RealRounding | None:
             away = tie - 0.5
         case Rounding.FLOOR:
             offset = 0.0
-        case rounding if rounding not in HALF_UP_RULES:
-            return None
+        case rounding:
+            if rounding not in HALF_UP_RULES:
+                return None
     factor = np.ldexp(multiplier.astype(np.float64), -shift)
     return None if requant.wrap else RealRounding(factor, offset, away)

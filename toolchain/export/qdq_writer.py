@@ -30,11 +30,11 @@ class Writer:
 
     source: OnnxGraph
     coded: Mapping[str, CodedTensor]
-    nodes: list[OnnxNode] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
-    dequantized: dict[str, str] = field(default_factory=dict)
-    codes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
+    types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
+    constants: dict[str, Array] = field(default_factory=dict[str, Array])
+    dequantized: dict[str, str] = field(default_factory=dict[str, str])
+    codes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
     def add_rounding(self, name: str, source: str, target: str) -> None:
         """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""

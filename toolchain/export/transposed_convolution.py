@@ -57,9 +57,9 @@ class _Steps:
 
     graph: OnnxGraph
     chosen: Graph
-    types: dict[str, TensorType] = field(default_factory=dict)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    chip_tensor_by_name: dict[str, str] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
+    constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    chip_tensor_by_name: dict[str, str] = field(default_factory=dict[str, str])
 
     def of(self, node: OnnxNode, product: Node, chip_tensor: str) -> list[OnnxNode]:
         """Return the nodes that replace a ConvTranspose.
@@ -109,7 +109,7 @@ class _Chain:
     steps: _Steps
     node: OnnxNode
     chip_tensor: str
-    nodes: list[OnnxNode] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
 
     def step(self, name: str, op: OnnxOp, inputs: tuple[str, ...], shape: Shape) -> str:
         output = self.steps.fresh(f"{self.node.outputs[0]}/{op.op_type}")

@@ -80,26 +80,26 @@ def _flags(facts: NodeFacts) -> Faults:
             yield facts.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
 
 
-def _numbers(said: NodeFacts) -> Faults:
+def _numbers(facts: NodeFacts) -> Faults:
     """Yield a fault for each whole number beyond int32: onnx and onnxruntime compute with such axes and strides until they
     overflow."""
-    for key, value in () if said.node.op.domain else said.node.op.attributes.items():
+    for key, value in () if facts.node.op.domain else facts.node.op.attributes.items():
         numbers = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
         far = next((n for n in numbers if isinstance(n, int) and not _INT32.min <= n <= _INT32.max), None)
         if far is not None and key not in _ANY_NUMBER:
-            yield said.refuse(f"{key}={list(numbers) if value is numbers else value}: {far} is beyond 32 bits")
+            yield facts.refuse(f"{key}={list(numbers) if value is numbers else value}: {far} is beyond 32 bits")
 
 
-def _parameters(said: NodeFacts) -> Faults:
+def _parameters(facts: NodeFacts) -> Faults:
     """Yield a fault for each list of another rank than 1, and for each number of other than one element."""
-    op_type = said.node.op.op_type if not said.node.op.domain else ""
-    known = {i: (n, said.types[n].shape) for i, n in enumerate(said.node.inputs) if n in said.types}
-    for name, shape in (known[i] for i in _LISTS.get(op_type, ()) if i in known):
+    op_type = facts.node.op.op_type if not facts.node.op.domain else ""
+    operand_shapes = {i: (n, facts.types[n].shape) for i, n in enumerate(facts.node.inputs) if n in facts.types}
+    for name, shape in (operand_shapes[i] for i in _LISTS.get(op_type, ()) if i in operand_shapes):
         if len(shape) != 1:
-            yield said.refuse(f'its operand "{name}" is {list(shape)}; it must be a list of numbers, [n]')
-    for name, shape in (known[i] for i in _NUMBERS.get(op_type, ()) if i in known):
+            yield facts.refuse(f'its operand "{name}" is {list(shape)}; it must be a list of numbers, [n]')
+    for name, shape in (operand_shapes[i] for i in _NUMBERS.get(op_type, ()) if i in operand_shapes):
         if prod(shape) != 1:
-            yield said.refuse(f'its operand "{name}" is {list(shape)}; it must be one number, []')
+            yield facts.refuse(f'its operand "{name}" is {list(shape)}; it must be one number, []')
 
 
 def conv(facts: NodeFacts) -> Faults:
@@ -287,9 +287,9 @@ def split(facts: NodeFacts) -> Faults:
         yield facts.refuse(f"num_outputs={named}, but it has {outputs} outputs")
 
 
-def squeeze(said: NodeFacts) -> Faults:
-    if said.has(1) and not prod(said.shape(1)):
-        yield said.refuse(f'its axes "{said.node.inputs[1]}" are an empty list: {DISAGREE}', "leave them out, or name them")
+def squeeze(facts: NodeFacts) -> Faults:
+    if facts.has(1) and not prod(facts.shape(1)):
+        yield facts.refuse(f'its axes "{facts.node.inputs[1]}" are an empty list: {DISAGREE}', "leave them out, or name them")
 
 
 def pad(facts: NodeFacts) -> Faults:
@@ -337,30 +337,30 @@ def recurrent(facts: NodeFacts) -> Faults:
         yield facts.refuse(reason, f"write hidden_size={units} into the node")
 
 
-def local_response_norm(said: NodeFacts) -> Faults:
-    size = said.number("size", 1)
+def local_response_norm(facts: NodeFacts) -> Faults:
+    size = facts.number("size", 1)
     if size < 1:
-        yield said.refuse(f"size={size}: must be 1 or more")
+        yield facts.refuse(f"size={size}: must be 1 or more")
 
 
-def depth_to_space(said: NodeFacts) -> Faults:
-    x, size = said.shape(0), said.number("blocksize", 1)
+def depth_to_space(facts: NodeFacts) -> Faults:
+    x, size = facts.shape(0), facts.number("blocksize", 1)
     if len(x) == 4 and (size < 1 or x[1] % (size * size)):
-        yield said.refuse(f"blocksize={size}: its square must divide the {x[1]} channels of its input")
+        yield facts.refuse(f"blocksize={size}: its square must divide the {x[1]} channels of its input")
 
 
-def random_normal(said: NodeFacts) -> Faults:
+def random_normal(facts: NodeFacts) -> Faults:
     """onnxruntime ends the process there."""
-    scale = float(said.node.op.attributes.get("scale", 1.0))
+    scale = float(facts.node.op.attributes.get("scale", 1.0))
     if not scale > 0:
-        yield said.refuse(f"scale={scale:g}: must be above 0")
+        yield facts.refuse(f"scale={scale:g}: must be above 0")
 
 
-def random_uniform(said: NodeFacts) -> Faults:
+def random_uniform(facts: NodeFacts) -> Faults:
     """onnxruntime ends the process there."""
-    low, high = (float(said.node.op.attributes.get(key, default)) for key, default in (("low", 0.0), ("high", 1.0)))
+    low, high = (float(facts.node.op.attributes.get(key, default)) for key, default in (("low", 0.0), ("high", 1.0)))
     if not low <= high:
-        yield said.refuse(f"low={low:g} and high={high:g}: low must not be above high")
+        yield facts.refuse(f"low={low:g} and high={high:g}: low must not be above high")
 
 
 RULES: Mapping[str, Callable[[NodeFacts], Faults]] = {

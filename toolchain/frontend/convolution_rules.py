@@ -85,9 +85,9 @@ def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
             x.take_places(axis)
     samples, *parts = _ARRANGED[several]
     perm = (0, *samples, 1, *parts[0], *parts[1])
-    turned = x.name if perm == (0, 1, 2, 3, 4) else chain.make("Transpose", x.name, perm=perm)
+    samples_first = x.name if perm == (0, 1, 2, 3, 4) else chain.make("Transpose", x.name, perm=perm)
     flat = tuple(prod(sizes) for sizes in ([x.sizes[a] for a in part] for part in parts))
-    before = chain.make("Reshape", turned, (prod(x.sizes[a] for a in (0, *samples)), x.sizes[1], *flat))
+    before = chain.make("Reshape", samples_first, (prod(x.sizes[a] for a in (0, *samples)), x.sizes[1], *flat))
     kernel = chain.make("Reshape", weights, (*w[:2], *(prod(w[a] for a in part) for part in parts)))
     slid = [next((a for a in part if a in several), 0) for part in parts]
     attributes = {
@@ -97,11 +97,11 @@ def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         "pads": tuple(pads.get(a, 0) for pads in (x.begin, x.end) for a in slid),
         "group": n.op.attributes["group"],
     }
-    made = chain.make("Conv", before, kernel, *n.inputs[2:], takes_node_name=True, **attributes)
+    result = chain.make("Conv", before, kernel, *n.inputs[2:], takes_node_name=True, **attributes)
     y = scope.shape(n.outputs[0])
-    made = chain.make("Reshape", made, tuple(y[a] for a in perm))
+    result = chain.make("Reshape", result, tuple(y[a] for a in perm))
     if perm != (0, 1, 2, 3, 4):
-        chain.make("Transpose", made, perm=tuple(perm.index(a) for a in range(5)))
+        chain.make("Transpose", result, perm=tuple(perm.index(a) for a in range(5)))
     return chain.done()
 
 
@@ -111,18 +111,18 @@ def computed_weights(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if n.inputs[1] in scope.constants or len(w) != 4 or x[0] != 1 or prod(w[2:]) > MOST_PLACES or not _is_resolved(n, scope):
         return None
     chain, group = NodeChain(n, scope), int(n.op.attributes["group"])
-    seen = _Input(chain)
-    seen.pad((2, 3))
+    window_input = _Input(chain)
+    window_input.pad((2, 3))
     count, area = x[1] // group, y[2] * y[3]
-    places = [seen.places({2: i, 3: j}) for i, j in product(range(w[2]), range(w[3]))]
+    places = [window_input.places({2: i, 3: j}) for i, j in product(range(w[2]), range(w[3]))]
     columns = [chain.make("Reshape", place, (group, count, 1, area)) for place in places]
     joined = columns[0] if len(columns) == 1 else chain.make("Concat", *columns, axis=2)
     around = (group,) if group > 1 else ()
     right = chain.make("Reshape", joined, (*around, count * len(places), area))
     left = chain.make("Reshape", n.inputs[1], (*around, w[0] // group, count * len(places)))
-    made = chain.make("Reshape", chain.make("MatMul", left, right, takes_node_name=True), y)
+    result = chain.make("Reshape", chain.make("MatMul", left, right, takes_node_name=True), y)
     if bias := operand(n, 2):
-        chain.make("Add", made, chain.make("Reshape", bias, (w[0], 1, 1)))
+        chain.make("Add", result, chain.make("Reshape", bias, (w[0], 1, 1)))
     return chain.done()
 
 
@@ -132,15 +132,16 @@ def computed_bias(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if not bias or bias in scope.constants or n.inputs[1] not in scope.constants or not _is_resolved(n, scope):
         return None
     chain = NodeChain(n, scope)
-    made = chain.make("Conv", *n.inputs[:2], takes_node_name=True, **n.op.attributes)
-    chain.make("Add", made, chain.make("Reshape", bias, (w[0], *(1 for _ in w[2:]))))
+    result = chain.make("Conv", *n.inputs[:2], takes_node_name=True, **n.op.attributes)
+    chain.make("Add", result, chain.make("Reshape", bias, (w[0], *(1 for _ in w[2:]))))
     return chain.done()
 
 
 def _is_resolved(n: OnnxNode, scope: Rewriter) -> bool:
     """Whether a Conv of floats has all its attributes, as the normal form gives them, and elements."""
-    known = {"kernel_shape", "pads", "strides", "dilations"} <= n.op.attributes.keys() and "auto_pad" not in n.op.attributes
-    return known and scope.is_float(n.inputs[0]) and 0 not in (*scope.shape(n.inputs[0]), *scope.shape(n.outputs[0]))
+    attributes = n.op.attributes.keys()
+    has_geometry = {"kernel_shape", "pads", "strides", "dilations"} <= attributes and "auto_pad" not in attributes
+    return has_geometry and scope.is_float(n.inputs[0]) and 0 not in (*scope.shape(n.inputs[0]), *scope.shape(n.outputs[0]))
 
 
 # Once what a Conv takes into its weights is there: a norm behind a Reshape is none of its channels.

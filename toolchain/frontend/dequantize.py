@@ -88,6 +88,7 @@ def _notes(walk: DequantizeState) -> Iterator[str]:
 
 
 def _take(node: OnnxNode, walk: DequantizeState) -> None:
+    """Convert one node by its rule, which returns whether it did; else as data movement, or keep it."""
     rule = None if node.op.domain else _RULES.get(node.op.op_type)
     if rule is not None and rule(node, walk):
         return
@@ -96,8 +97,10 @@ def _take(node: OnnxNode, walk: DequantizeState) -> None:
 
 
 def _parameters(node: OnnxNode, walk: DequantizeState) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed. Of constants
-    scales may be zero or less: onnxruntime's quantizer to four bits writes such."""
+    """Return scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed.
+
+    Scales of constants may be zero or less: onnxruntime's quantizer to four bits writes such.
+    """
     scale = walk.constants.get(operand(node, 1))
     quantizes = node.op.op_type == "QuantizeLinear"
     dtype = walk.types[node.outputs[0] if quantizes else node.inputs[0]].dtype
@@ -111,6 +114,7 @@ def _parameters(node: OnnxNode, walk: DequantizeState) -> tuple[np.ndarray, np.n
 
 
 def _quantize(node: OnnxNode, walk: DequantizeState) -> bool:
+    """Convert a QuantizeLinear: of a constant it is computed, of one scale its output becomes codes with real numbers."""
     qparams, x = _parameters(node, walk), node.inputs[0]
     if x in walk.constants and qparams is not None and qparams[1].dtype.name not in NUMPY:
         walk.constants[node.outputs[0]] = _quantize_constant(walk.constants[x], *qparams[:2], node)
@@ -132,7 +136,7 @@ def _quantize(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def _quantize_constant(x: np.ndarray, scale: np.ndarray, point: np.ndarray, node: OnnxNode) -> np.ndarray:
-    """x in codes of a type that onnxruntime does not take from Python: float8, float4, or 4 bits."""
+    """Return x in codes of a type that onnxruntime does not take from Python: float8, float4, or 4 bits."""
     import ml_dtypes  # comes with onnx
 
     of, zero = (_broadcast_qparam(v.astype(np.float32), x.shape, node) for v in (scale, point))
@@ -142,7 +146,7 @@ def _quantize_constant(x: np.ndarray, scale: np.ndarray, point: np.ndarray, node
 
 
 def _broadcast_qparam(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode) -> np.ndarray:
-    """Scales or zero points of a QuantizeLinear or DequantizeLinear, beside each number of `shape` or broadcast to them."""
+    """Return scales or zero points of a QuantizeLinear or DequantizeLinear, as an array that broadcasts to `shape`."""
     block, axis = int(node.op.attributes.get("block_size") or 0), int(node.op.attributes.get("axis", 1))
     if values.size == 1:
         return values.reshape(())
@@ -152,6 +156,7 @@ def _broadcast_qparam(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode
 
 
 def _dequantize(node: OnnxNode, walk: DequantizeState) -> bool:
+    """Convert a DequantizeLinear; of codes that already have real numbers its output is these."""
     qparams, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
     if qparams is None:
         return False
@@ -175,7 +180,10 @@ def _dequantize(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def _dequantize_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> None:
-    """Codes that are floats (float8, float4) are the real numbers alone: no machine has such."""
+    """Compute a DequantizeLinear of a constant, and note how the file holds it.
+
+    Nothing is noted of codes that are floats (float8, float4): no machine has such.
+    """
     codes = walk.constants[node.inputs[0]]
     floats = codes.dtype.name.startswith("float")
     number = np.float64 if floats else np.int64
@@ -197,8 +205,10 @@ def _dequantize_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, w
 
 
 def _dynamic(node: OnnxNode, walk: DequantizeState) -> bool:
-    """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
-    the real numbers instead: codes of scale 1."""
+    """Convert a DynamicQuantizeLinear, whose scale and zero point each run computes from its input.
+
+    With `static` it stays as a pair that calibration gives a range. What reads its codes reads real numbers: codes of scale 1.
+    """
     if not walk.static:
         return _convert_dynamic_codes(node, walk)
     y, scale, point = node.outputs
@@ -237,7 +247,7 @@ def _multiplies(node: OnnxNode, codes: str, point: str) -> bool:
 
 
 def _convert_data_movement(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
+    """Move real numbers in place of codes; a MaxPool too, for larger codes stand for larger numbers."""
     if node.op.domain or not node.inputs:
         return False
     parts = node.inputs if node.op.op_type == "Concat" else node.inputs[:1]
@@ -270,7 +280,7 @@ def _only_moves(node: OnnxNode) -> bool:
 
 
 def _plain(node: OnnxNode, walk: DequantizeState) -> None:
-    """A node that means what it says. Codes that it reads are made, where only what they stand for is there."""
+    """Keep a node that no rule converts. Codes that it reads are computed where so far only real numbers exist."""
     for name in node.inputs:
         make_codes(name, walk)
     how = _how(node, walk)
@@ -280,6 +290,7 @@ def _plain(node: OnnxNode, walk: DequantizeState) -> None:
 
 
 def _product(node: OnnxNode, walk: DequantizeState) -> bool:
+    """Convert a MatMul that no machine holds as one product, as `split_batched_matmul` splits it."""
     parts = split_batched_matmul(node, walk)
     for part in parts:
         _take(part, walk)

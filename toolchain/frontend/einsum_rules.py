@@ -36,8 +36,8 @@ class _Labelled:
 
     def drop(self, labels: str) -> None:
         """Leaves out dimensions of size 1."""
-        kept = [i for i, label in enumerate(self.labels) if label not in labels]
-        self.reshape("".join(self.labels[i] for i in kept), [self.sizes[i] for i in kept])
+        remaining_axes = [i for i, label in enumerate(self.labels) if label not in labels]
+        self.reshape("".join(self.labels[i] for i in remaining_axes), [self.sizes[i] for i in remaining_axes])
 
     def take_diagonals(self) -> None:
         """Of a label that stands twice, the elements at which both places are one."""
@@ -57,8 +57,11 @@ class _Labelled:
         axes = tuple(i for i, label in enumerate(self.labels) if label in labels)
         if axes:
             self.name = self.chain.make("ReduceSum", self.name, axes, keepdims=0)
-            kept = [i for i in range(len(self.labels)) if i not in axes]
-            self.labels, self.sizes = "".join(self.labels[i] for i in kept), tuple(self.sizes[i] for i in kept)
+            remaining_axes = [i for i in range(len(self.labels)) if i not in axes]
+            self.labels, self.sizes = (
+                "".join(self.labels[i] for i in remaining_axes),
+                tuple(self.sizes[i] for i in remaining_axes),
+            )
 
 
 def einsum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
@@ -69,18 +72,18 @@ def einsum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         return None
     *terms, out = labels
     chain = NodeChain(n, scope)
-    made = _Labelled(chain, n.inputs[0], terms[0], shapes[0])
-    made.take_diagonals()
+    product = _Labelled(chain, n.inputs[0], terms[0], shapes[0])
+    product.take_diagonals()
     for i in range(1, len(terms)):
         other = _Labelled(chain, n.inputs[i], terms[i], shapes[i])
         other.take_diagonals()
-        made = _product(made, other, "".join((*terms[i + 1 :], out)), out)
-    made.sum_over("".join(label for label in made.labels if label not in out))
-    made.transpose(out)
-    if prod(made.sizes) != prod(scope.shape(n.outputs[0])):
+        product = _product(product, other, "".join((*terms[i + 1 :], out)), out)
+    product.sum_over("".join(label for label in product.labels if label not in out))
+    product.transpose(out)
+    if prod(product.sizes) != prod(scope.shape(n.outputs[0])):
         return None  # ONNX takes a dimension's size from the first operand, also where that is 1 and another's is larger
-    if not chain.nodes or made.sizes != scope.shape(n.outputs[0]):
-        chain.make("Reshape", made.name, scope.shape(n.outputs[0]))
+    if not chain.nodes or product.sizes != scope.shape(n.outputs[0]):
+        chain.make("Reshape", product.name, scope.shape(n.outputs[0]))
     return chain.done()
 
 
@@ -105,23 +108,23 @@ def _labels(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[str] | Non
     return [*filled, result] if fits and set(result) <= set("".join(filled)) else None
 
 
-def _product(a: _Labelled, b: _Labelled, needed: str, out: str) -> _Labelled:
+def _product(a: _Labelled, b: _Labelled, needed_labels: str, out: str) -> _Labelled:
     """The product of two, summed over what both have and nothing behind needs.
 
-    needed: labels of operands still to come and of the result; out: of the result, whose order the product's dimensions take.
+    needed_labels: of operands still to come and of the result; out: of the result, whose order the product's dimensions take.
     """
     for one, other in ((a, b), (b, a)):
         one.drop("".join(c for c in one.labels if c in other.labels and one.size(c) == 1 < other.size(c)))
-        one.sum_over("".join(c for c in one.labels if c not in other.labels and c not in needed))
+        one.sum_over("".join(c for c in one.labels if c not in other.labels and c not in needed_labels))
     shared = [c for c in a.labels if c in b.labels]
-    summed = "".join(c for c in shared if c not in needed)
+    summed = "".join(c for c in shared if c not in needed_labels)
     if not summed and (set(a.labels) <= set(b.labels) or set(b.labels) <= set(a.labels)):
         return _elementwise(a, b, out)
     rank = {label: i for i, label in enumerate(out)}
     firsts = [min((rank.get(c, len(out)) for c in x.labels if c not in shared), default=len(out)) for x in (a, b)]
     if firsts[0] > firsts[1]:
         a, b = b, a
-    batch = _ordered((c for c in shared if c in needed), a, out)
+    batch = _ordered((c for c in shared if c in needed_labels), a, out)
     left, right = (_ordered((c for c in x.labels if c not in shared), x, out) for x in (a, b))
     sizes = {**dict(zip(b.labels, b.sizes)), **dict(zip(a.labels, a.sizes))}
     of = {group: prod(sizes[c] for c in group) for group in (batch, left, right, summed)}
@@ -131,9 +134,9 @@ def _product(a: _Labelled, b: _Labelled, needed: str, out: str) -> _Labelled:
     a.reshape("", (*around, of[left], of[summed]))
     b.reshape("", (*around, of[summed], of[right]))
     name = a.chain.make("MatMul", a.name, b.name, takes_node_name=len(a.chain.n.inputs) == 2)
-    made, labels = _Labelled(a.chain, name, "", (*around, of[left], of[right])), batch + left + right
-    made.reshape(labels, [sizes[c] for c in labels])
-    return made
+    product, labels = _Labelled(a.chain, name, "", (*around, of[left], of[right])), batch + left + right
+    product.reshape(labels, [sizes[c] for c in labels])
+    return product
 
 
 def _ordered(labels: Iterable[str], x: _Labelled, out: str) -> str:
@@ -148,8 +151,8 @@ def _elementwise(a: _Labelled, b: _Labelled, out: str) -> _Labelled:
     narrow.transpose("".join(c for c in wide.labels if c in narrow.labels))
     sizes = [narrow.size(c) if c in narrow.labels else 1 for c in wide.labels]
     narrow.reshape(wide.labels, sizes)
-    made = wide.chain.make("Mul", wide.name, narrow.name, takes_node_name=len(wide.chain.n.inputs) == 2)
-    return _Labelled(wide.chain, made, wide.labels, wide.sizes)
+    name = wide.chain.make("Mul", wide.name, narrow.name, takes_node_name=len(wide.chain.n.inputs) == 2)
+    return _Labelled(wide.chain, name, wide.labels, wide.sizes)
 
 
 RULES: Mapping[str, Sequence[Rule]] = {"Einsum": (einsum,)}

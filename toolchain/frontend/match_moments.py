@@ -117,7 +117,7 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
     The spread may be a multiple of the mean, as a sum is, or a variance by one less than the count. An epsilon that only keeps
     from dividing by zero may stand behind the root, be a lower bound there or in it, or be left out.
     """
-    shifted, rooted, inverse, sources, behind = name, False, False, list[str](), 0.0
+    shifted, rooted, inverse, sources, root_bound = name, False, False, list[str](), 0.0
     for _ in range(3):
         if not rooted and (root_match := producer(shifted, "Sqrt", scope)):
             rooted = True
@@ -131,8 +131,8 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
             rooted = inverse = True
         elif not inverse and (root_match := producer(shifted, "Div", scope)) and scalar(root_match[0].inputs[0], scope) == 1:
             inverse = True
-        elif not (rooted or behind) and (bounded := _kept_from_zero(shifted, scope)) and bounded[1] <= SMALL:
-            shifted, behind = bounded[:2]
+        elif not (rooted or root_bound) and (bounded := _kept_from_zero(shifted, scope)) and bounded[1] <= SMALL:
+            shifted, root_bound = bounded[:2]
             sources[:0] = bounded[2]
             continue
         else:
@@ -148,7 +148,7 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
     if multiple is not None and by is not None and by > 0:
         ways.append((multiple[0].inputs[0], by, multiple[1]))
     for spread, times, scaling in ways:
-        least = max((epsilon + behind**2) / times, TINY)
+        least = max((epsilon + root_bound**2) / times, TINY)
         for x, shape, axes, centred, inner in spreads_of(spread, scope):
             root = VarianceRoot(x, shape, axes, centred, least, inverse, (*inner, *scaling, *adding, *sources), sqrt(times))
             if broadcasts_along_axes(name, root, scope):
@@ -157,13 +157,13 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
 
 def _kept_from_zero(name: str, scope: Rewriter) -> tuple[str, float, Sources] | None:
     """(x, epsilon, sources) where `name` is x + epsilon, or x but no less than epsilon."""
-    found = producer(name, "Add", scope) or producer(name, "Clip", scope)
-    epsilon = scalar(operand(found[0], 1), scope) if found is not None else None
-    if found is None or epsilon is None or epsilon <= 0:
+    bounded = producer(name, "Add", scope) or producer(name, "Clip", scope)
+    epsilon = scalar(operand(bounded[0], 1), scope) if bounded is not None else None
+    if bounded is None or epsilon is None or epsilon <= 0:
         return None
-    if found[0].op.op_type == "Clip" and (epsilon > SMALL or operand(found[0], 2)):
+    if bounded[0].op.op_type == "Clip" and (epsilon > SMALL or operand(bounded[0], 2)):
         return None
-    return found[0].inputs[0], epsilon, found[1]
+    return bounded[0].inputs[0], epsilon, bounded[1]
 
 
 def spreads_of(name: str, scope: Rewriter) -> Iterator[Spread]:

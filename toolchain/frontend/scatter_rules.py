@@ -20,11 +20,11 @@ _REDUCED = {"add": "Add", "max": "Max", "min": "Min", "mul": "Mul"}
 
 class _Box(NamedTuple):
     """The places that get updates, as a box. places: of each dimension, rising; order: the dimensions as the updates have them;
-    turned: of each dimension the order in which the updates have its places."""
+    update_orders: of each dimension the order in which the updates have its places."""
 
     places: tuple[Array, ...]
     order: tuple[int, ...]
-    turned: tuple[Array, ...]
+    update_orders: tuple[Array, ...]
 
 
 def scatter(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
@@ -43,8 +43,8 @@ def scatter(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if reduction != "none" or source.size * count > MAX_MATRIX:
         return None
     flat = [chain.make("Reshape", name, (-1,)) for name in (data, updates)]
-    taken = np.where(source < 0, np.arange(source.size).reshape(shape), source + source.size)
-    chain.make("Gather", chain.make("Concat", *flat, axis=0), tuple(taken.ravel().tolist()), axis=0)
+    positions = np.where(source < 0, np.arange(source.size).reshape(shape), source + source.size)
+    chain.make("Gather", chain.make("Concat", *flat, axis=0), tuple(positions.ravel().tolist()), axis=0)
     chain.make("Reshape", chain.nodes[-1].outputs[0], shape)
     return chain.done()
 
@@ -68,15 +68,20 @@ def _box(source: Array, count: int) -> _Box | None:
     places = tuple(np.unique(axis) for axis in np.nonzero(source >= 0))
     if any(not p.size for p in places):
         return None
-    held = source[np.ix_(*places)]
-    if held.size != count or (held < 0).any():
+    box_source = source[np.ix_(*places)]
+    if box_source.size != count or (box_source < 0).any():
         return None
-    turned = tuple(np.argsort(np.moveaxis(held, a, 0).reshape(held.shape[a], -1)[:, 0]) for a in range(held.ndim))
-    held = held[np.ix_(*turned)]
-    steps = [int(np.take(held, 1, a).flat[0] - held.flat[0]) if held.shape[a] > 1 else 0 for a in range(held.ndim)]
-    order = tuple(sorted(range(held.ndim), key=lambda a: (-steps[a], a)))
-    in_order = np.arange(count).reshape([held.shape[a] for a in order])
-    return _Box(places, order, turned) if np.array_equal(held.transpose(order), in_order) else None
+    orders = tuple(
+        np.argsort(np.moveaxis(box_source, a, 0).reshape(box_source.shape[a], -1)[:, 0]) for a in range(box_source.ndim)
+    )
+    box_source = box_source[np.ix_(*orders)]
+    steps = [
+        int(np.take(box_source, 1, a).flat[0] - box_source.flat[0]) if box_source.shape[a] > 1 else 0
+        for a in range(box_source.ndim)
+    ]
+    order = tuple(sorted(range(box_source.ndim), key=lambda a: (-steps[a], a)))
+    in_order = np.arange(count).reshape([box_source.shape[a] for a in order])
+    return _Box(places, order, orders) if np.array_equal(box_source.transpose(order), in_order) else None
 
 
 def _arranged(chain: NodeChain, updates: str, box: _Box) -> str:
@@ -85,8 +90,8 @@ def _arranged(chain: NodeChain, updates: str, box: _Box) -> str:
     x = chain.make("Reshape", updates, tuple(sizes))
     if box.order != tuple(range(len(sizes))):
         x = chain.make("Transpose", x, perm=tuple(box.order.index(a) for a in range(len(sizes))))
-    for a, turned in enumerate(box.turned):
-        rising = np.argsort(turned)
+    for a, order in enumerate(box.update_orders):
+        rising = np.argsort(order)
         if not np.array_equal(rising, np.arange(rising.size)):
             x = chain.make("Gather", x, tuple(rising.tolist()), axis=a)
     return x
@@ -109,11 +114,11 @@ def _put(
     got = np.isin(np.arange(shape[axis]), places[axis])
     bounds = [0, *(np.flatnonzero(got[1:] != got[:-1]) + 1).tolist(), shape[axis]]
     inner = [len(places[axis]) if a == axis else d for a, d in enumerate(shape)]
-    whole = [np.arange(len(places[axis])) if a == axis else p for a, p in enumerate(places)]
+    all_places = [np.arange(len(places[axis])) if a == axis else p for a, p in enumerate(places)]
     touched = data
     if reduced is not None or any(len(places[a]) < shape[a] for a in range(axis + 1, len(shape))):
         touched = chain.make("Gather", data, tuple(places[axis].tolist()), axis=axis)
-    placed, done, parts = _put(chain, touched, updates, inner, whole, axis + 1, reduced), 0, []
+    placed, done, parts = _put(chain, touched, updates, inner, all_places, axis + 1, reduced), 0, []
     for start, end in pairwise(bounds):
         if got[start]:
             length = end - start

@@ -1,4 +1,4 @@
-"""A chip as text: every key with its value, defaults included, and what two chips have differently."""
+"""Describe a chip as text: every key with its value, defaults included, and in what two chips differ."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from toolchain.hw.unit_map import DRAM, SRAM
 from toolchain.hw.yaml_source import KeyPath, render_path
 
 # What keys other than limits mean where they are not given.
+# What it means that a machine has no value for a key: shown beside `null`.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
 _ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none", "type_lanes": "lanes"}
 _ABSENT |= {"feature_maps": "none", "frequency": "the chip's", "shared_outputs": "columns", "depthwise_taps": "depth"}
@@ -20,13 +21,15 @@ _ABSENT |= {"lanes": "columns", "addend_lanes": "lanes"}
 
 
 def chip_lines(chip: Chip) -> list[str]:
-    """The whole chip as YAML that loads again, one key a line, and the figures that follow from it as comments."""
+    """Return the whole chip as YAML that loads again, one key a line, and the figures that follow from it as comments."""
     return [*_yaml(chip.model_dump(mode="json"), 0), *_describe_derived_values(chip)]
 
 
 def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
-    """(key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none. An engine that
-    only has another name is one difference."""
+    """Return (key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none.
+
+    An engine that only has another name is one difference.
+    """
     renamed = _match_renamed_engines(a, b)
     left, right = dict(_flat(_with_names(a, renamed), ())), dict(_flat(b.model_dump(mode="json"), ()))
     paths = list(left) + [path for path in right if path not in left]
@@ -39,7 +42,7 @@ def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
 
 
 def _match_renamed_engines(a: Chip, b: Chip) -> dict[str, str]:
-    """Names of engines of a -> of b, of those that are equal in all else."""
+    """Return the names in b, by those in a, of engines that have another name and are equal in all else."""
     unmatched = [name for name in b.engines if name not in a.engines]
     twin_by_name: dict[str, str] = {}
     for name in (n for n in a.engines if n not in b.engines):
@@ -51,7 +54,7 @@ def _match_renamed_engines(a: Chip, b: Chip) -> dict[str, str]:
 
 
 def _with_names(chip: Chip, names: Mapping[str, str]) -> dict[str, Any]:
-    """The whole chip, with other names for its engines."""
+    """Return the whole chip as data, with other names for its engines."""
     data = chip.model_dump(mode="json")
     engines = {names.get(name, name): engine for name, engine in data["engines"].items()}
     memories = {name: {**m, "private_to": names.get(m["private_to"], m["private_to"])} for name, m in data["memories"].items()}

@@ -226,11 +226,11 @@ def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
             steps.append((kind, function[2] * factor + offset))
             function = function[1]
             continue
-        found = _affine(function)
-        if found is None:
+        affine_form = _affine(function)
+        if affine_form is None:
             return None
-        offset += factor * found[1]
-        factor, function = factor * found[0], found[2]
+        offset += factor * affine_form[1]
+        factor, function = factor * affine_form[0], affine_form[2]
         if not math.isfinite(factor) or factor == 0 or not math.isfinite(offset):
             return None
     if isinstance(function, float):

@@ -120,9 +120,11 @@ class _PartValues:
             return False
         if kind != "where_positive":
             return kind == "sign" or bool(np.abs(np.diff(self.of(arguments[0]))).max() <= _SLOPE)
-        apart = np.abs(self.of(arguments[1]) - self.of(arguments[2]))
-        beside = np.flatnonzero(np.diff(self.of(arguments[0]) > 0))
-        return bool((np.minimum(apart[beside], apart[beside + 1]) > _JUMP * np.ptp(values) / values.size).any())
+        step_heights = np.abs(self.of(arguments[1]) - self.of(arguments[2]))
+        step_places = np.flatnonzero(np.diff(self.of(arguments[0]) > 0))
+        return bool(
+            (np.minimum(step_heights[step_places], step_heights[step_places + 1]) > _JUMP * np.ptp(values) / values.size).any()
+        )
 
     def inmost(self, part: Function) -> tuple[Function, Callable[[Array], Array]]:
         """The part of this one that steps, where nothing else of it reads x, and this one as its function."""
@@ -154,7 +156,7 @@ class _StepLowering:
         if not self.parts.has_step(part):
             return self._apply(partial(evaluate, part), self.x, self.reals, part, y)
         if self.parts.is_step(part):
-            lowered = self._whole if part[0] in _ROUNDINGS else self._sign if part[0] == "sign" else self._choice
+            lowered = self._round_to_integers if part[0] in _ROUNDINGS else self._sign if part[0] == "sign" else self._choice
             return lowered(part, y)
         inner, outer = self.parts.inmost(part)
         if inner is not part:
@@ -169,10 +171,10 @@ class _StepLowering:
         self, f: Callable[[Array], Array], source: CodeOperand, read: Array, part: Function, y: CodeOperand | None
     ) -> CodeOperand:
         """part = f(source), `read` the numbers of the source at every code of x: a line or a table."""
-        made = self.values(part)
-        if not np.isfinite(made).all():
+        function_values = self.values(part)
+        if not np.isfinite(function_values).all():
             raise _Unknown
-        line = _line(read, made)
+        line = _line(read, function_values)
         if line is not None:
             return self._line(line, source, part, y)
         y = y or self._coded(part)
@@ -209,7 +211,7 @@ class _StepLowering:
         offset = self._constant(line.offset, scaled)
         return self._sum("add", scaled, offset, y, bounds) if line.slope > 0 else self._sum("sub", offset, scaled, y, bounds)
 
-    def _whole(self, part: Function, y: CodeOperand | None) -> CodeOperand:
+    def _round_to_integers(self, part: Function, y: CodeOperand | None) -> CodeOperand:
         """Whole numbers, in ones: what the machine rounds, moved by up to half a number."""
         kind, inner = part
         read, ones = self.values(inner), self._coded(part, _ONES)
@@ -221,20 +223,20 @@ class _StepLowering:
             offset += 0.5
         line = _line(self.reals, read)
         if line is None or line.ends is not None:
-            whole = self._line(_Line(1.0, offset), self.lower(inner), part, ones)
+            rounded = self._line(_Line(1.0, offset), self.lower(inner), part, ones)
         elif kind == "round" and rounding not in _NOT_HALVES and (line.slope > 0, line.offset) == (True, 0) and _has_halves(read):
-            whole = self._half_even(_times(self.x, line.slope), step, part)
+            rounded = self._half_even(_times(self.x, line.slope), step, part)
         else:
-            whole = self._line(line._replace(offset=line.offset + offset), self.x, part, ones)
-        return whole if y is None else self._rescaled(whole, y)
+            rounded = self._line(line._replace(offset=line.offset + offset), self.x, part, ones)
+        return rounded if y is None else self._rescaled(rounded, y)
 
     def _half_even(self, x: CodeOperand, step: float, part: Function) -> CodeOperand:
         """x rounded, where codes lie halfway between whole numbers: to an even number first, then what is left of x, a little
         less of it so that halves are nothing."""
         ones = self._coded(part, _ONES)
         even = _times(self._rescaled(_times(x, 0.5), ones), 2.0)
-        left = self._sum("sub", x, even, replace(x, name=""))
-        return self._sum("add", even, self._rescaled(_times(left, 1 - step / 2), ones), ones)
+        remainder = self._sum("sub", x, even, replace(x, name=""))
+        return self._sum("add", even, self._rescaled(_times(remainder, 1 - step / 2), ones), ones)
 
     def _sign(self, part: Function, y: CodeOperand | None) -> CodeOperand:
         values = self.values(part[1])

@@ -66,7 +66,8 @@ def _values(
     node: OnnxNode, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
 ) -> Iterator[_Value]:
     """The longest chain that ends in the node first."""
-    if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):
+    # A composed graph has other operators.
+    if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):  # pyright: ignore[reportUnnecessaryIsInstance]
         return
     if any(graph.types[n].dtype != "float32" for n in (*node.inputs, *node.outputs) if n):
         return

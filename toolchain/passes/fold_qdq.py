@@ -283,7 +283,10 @@ def _moves(node: OnnxNode) -> bool:
 
 def _find_file_quant(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
     """Return what a QuantizeLinear or DequantizeLinear of one scale says; None where the node is no such."""
-    if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+    # A composed graph has other operators.
+    if not isinstance(node.op, OnnxOp):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return None
+    if node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
         return None
     numbers = [graph.constants.get(n) for n in node.inputs[1:]]
     scale, point = (*numbers, None)[:2]

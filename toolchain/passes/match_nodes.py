@@ -18,7 +18,7 @@ def match_nodes(nodes: Sequence[tuple[str, str]], patterns: Sequence[str], *, op
     `option`: the option that the patterns came from.
     """
     matching_names: dict[str, None] = {}
-    faults = []
+    faults: list[str] = []
     for what in patterns:
         matches = _list_matches(nodes, what)
         if not matches:

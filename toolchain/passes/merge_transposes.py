@@ -21,9 +21,9 @@ Shape = tuple[int, ...]
 class FactoredShape:
     """A tensor as an arrangement of the factors of another: `sizes` of all, their `source` order, `dims` of each dimension."""
 
-    sizes: list[int] = field(default_factory=list)
-    source: list[int] = field(default_factory=list)
-    dims: list[list[int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list[int])
+    source: list[int] = field(default_factory=list[int])
+    dims: list[list[int]] = field(default_factory=list[list[int]])
 
     @classmethod
     def of(cls, shape: Shape) -> FactoredShape:

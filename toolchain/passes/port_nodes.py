@@ -96,6 +96,7 @@ def find_port_chains(graph: OnnxGraph, pinned: Collection[str]) -> list[list[Por
 
 
 def _list_computed(node: Node[OnnxOp], graph: OnnxGraph) -> list[str]:
+    """Return the inputs of a node that are no constants."""
     return [n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants]
 
 
@@ -121,6 +122,7 @@ def _is_arithmetic(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
 
 
 def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
+    """Return the longest chain from an input, without clamps; no chain where a part of the input goes to the chip as it is."""
     tensors, nodes = {port}, list[Node[OnnxOp]]()
     for node in graph.nodes:
         computed = set(_list_computed(node, graph))
@@ -150,6 +152,7 @@ def _drop_idle_moves(nodes: Sequence[Node[OnnxOp]], graph: OnnxGraph) -> list[No
 
 
 def _trace_output(graph: OnnxGraph, port: str) -> list[PortChain]:
+    """Return the chains to an output: without what the chip fuses into a product, and with it where that is more."""
     consumers, nodes = graph.consumers(), list[Node[OnnxOp]]()
     inside = set[str]()
     for node in reversed(graph.nodes):
@@ -181,6 +184,7 @@ def _drop_fused(graph: OnnxGraph, nodes: Sequence[Node[OnnxOp]]) -> list[Node[On
 
 
 def _end_chain(graph: OnnxGraph, port: str, nodes: Sequence[Node[OnnxOp]]) -> PortChain | None:
+    """Return the nodes as a chain to an output, or None where they compute nothing or begin at a port."""
     makes = {o for n in nodes for o in n.outputs}
     boundary = tuple(dict.fromkeys(i for n in nodes for i in _list_computed(n, graph) if i not in makes))
     computes = any(_is_arithmetic(n, graph) or n.op.op_type == "Concat" for n in nodes)

@@ -44,13 +44,17 @@ class QuantizeContext:
     file_weights: Mapping[str, FileWeights]
     weight_types: Mapping[str, CodeType]
     compiler_weights: Collection[str]
-    ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # tensors between the nodes of an operator
-    wider: dict[str, Range] = field(default_factory=dict)
-    seen_as: Mapping[CodeType, Mapping[str, Quant]] = field(default_factory=dict)  # what tensors would have in another type
-    narrowed: Mapping[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # those of one node that it sees so
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of inner tensors that have not that of their source
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])  # of the chip's tensors whose scale is not given
+    constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    # Tensors between the nodes of an operator.
+    inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict[str, tuple[Quant, CodeType]])
+    wider: dict[str, Range] = field(default_factory=dict[str, Range])
+    # What tensors would have in another type.
+    seen_as: Mapping[CodeType, Mapping[str, Quant]] = field(default_factory=dict[CodeType, Mapping[str, Quant]])
+    # Those of one node that it sees so.
+    narrowed: Mapping[str, tuple[Quant, CodeType]] = field(default_factory=dict[str, tuple[Quant, CodeType]])
+    # Of inner tensors that have not that of their source.
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:

@@ -148,7 +148,8 @@ def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str], tidy:
             nodes += scope.nodes
             continue
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
-        nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
+        is_model_node = isinstance(node.op, OnnxOp)  # pyright: ignore[reportUnnecessaryIsInstance]
+        nodes.append(node if is_model_node else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
     return Selection(tidy(graph.with_nodes(nodes, types, constants, origins)), tuple(fallbacks))
 
@@ -204,7 +205,7 @@ def _rule_of(node: Node) -> Rule | None:
 def _wrong_type(node: Node, rule: Rule | None, scope: SelectionContext, computed: Sequence[str]) -> str | None:
     """Why a rule does not take the model's types of the node's tensors."""
     accepted_types = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
-    numbers = {node.inputs[i] for i in rule.numbers if i < len(node.inputs)} if rule is not None else {}
+    numbers = {node.inputs[i] for i in rule.numbers if i < len(node.inputs)} if rule is not None else set[str]()
     types = {n: scope.graph.types[n].dtype for n in computed if n not in numbers}
     for name, dtype in types.items():
         if dtype in accepted_types:

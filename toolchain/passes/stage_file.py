@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def blame_start(start: StageGraph | None) -> Iterator[None]:
+def blame_start(start: StageGraph | None) -> Generator[None]:
     """Turn faults inside that may come of the edited graph into a CompileError that names it.
 
     What a user reads as a sentence about other files, data or options passes unchanged, and so does missing memory. Without a

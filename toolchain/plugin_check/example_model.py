@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -48,7 +48,8 @@ class ExampleModel:
         """Return the outputs by the plug-in's own computation. Raise CompileError for whatever that raises."""
         values = {**self.constants, **feeds}
         answer = self.definition.call("compute", *(values[n] if n else None for n in self.definition.node.inputs))
-        return tuple(np.asarray(a) for a in (answer if isinstance(answer, tuple) else (answer,)))
+        answers = cast("tuple[Any, ...]", answer) if isinstance(answer, tuple) else (answer,)
+        return tuple(np.asarray(a) for a in answers)
 
     def run_steps(self, feeds: dict[str, Array]) -> list[Array]:
         """Return the outputs by the steps, in onnxruntime. Raise CompileError where they are no ONNX."""
@@ -87,10 +88,10 @@ def make_example_model(loaded: LoadedPlugin, example: Example) -> ExampleModel:
             types[names[-1]] = TensorType(value.shape, value.dtype.name)
         elif value is not None:
             types[names[-1]] = TensorType(tuple(value), "float32")
-    outputs = loaded.call(
+    outputs: Any = loaded.call(
         f"plug-in {loaded.plugin.name}: infer of {operator.__name__}", example.operator.infer, *_input_types(names, types)
     )
-    count = len(outputs) if isinstance(outputs, tuple) else 1
+    count = len(cast("tuple[Any, ...]", outputs)) if isinstance(outputs, tuple) else 1
     op = OnnxOp(operator_name(operator), attributes, operator.DOMAIN)
     node = Node(operator_name(operator), op, tuple(names), tuple(f"y{i}" for i in range(count)), (operator_name(operator),))
     definition = plugin_node(node)

@@ -45,7 +45,7 @@ class Result:
 
     status: Status
     reason: str = ""
-    metrics: Metrics = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict[str, float | int | None])
     report: str = ""
     cpu_seconds: float = 0.0
 

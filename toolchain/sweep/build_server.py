@@ -17,6 +17,7 @@ import tempfile
 import threading
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ class _Server:
 
 def serve(file_number: int) -> None:
     """Build what a client asks for, one job after the other, until it is gone. `file_number`: of the connection to it."""
-    import toolchain.api  # noqa: F401  # before the first fork
+    import_module("toolchain.api")  # before the first fork
 
     connection = Connection(file_number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, whose end ends this

@@ -95,7 +95,7 @@ def _table(rows: Sequence[Row], report_prefix: str | None) -> str:
     if not rows:
         return ""
     head = "".join(f'<th class="n">{name}</th>' for name in _COLUMNS)
-    lines = []
+    lines: list[str] = []
     for row in {row.key: row for row in rows}.values():
         key = row.key[:16]
         shown_key = key if report_prefix is None else f'<a href="#{report_prefix}{key}">report</a> {key}'

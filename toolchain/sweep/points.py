@@ -85,6 +85,10 @@ def count_grid(sweep: Sweep) -> int:
     return len(sweep.networks) * sum(size(machine.keys) for machine in sweep.machines.values()) * size(sweep.axes)
 
 
+_NetworkFiles = tuple[dict[str, Any], dict[str, str], list[Any]]  # keys, digests by file, contents
+_MachineFiles = tuple[Any, Any, dict[str, str]]  # machine, instruction table, digests by file
+
+
 @dataclass
 class JobMaker:
     """Makes the jobs of a sweep; every file is read once."""
@@ -92,8 +96,8 @@ class JobMaker:
     sweep: Sweep
     code: str = field(default_factory=lambda: code_digest())
     _digests: dict[str, str] = field(default_factory=dict[str, str])
-    _networks: dict[str, tuple[dict[str, Any], dict[str, str], list[Any]]] = field(default_factory=dict)
-    _machines: dict[str, tuple[Any, Any, dict[str, str]]] = field(default_factory=dict)
+    _networks: dict[str, _NetworkFiles] = field(default_factory=dict[str, _NetworkFiles])
+    _machines: dict[str, _MachineFiles] = field(default_factory=dict[str, _MachineFiles])
 
     def make(self, point: Point) -> Job:
         """Return the job of a point. Raises CompileError and ConfigError: a file that cannot be read."""

@@ -158,7 +158,8 @@ def search_network(
 
 def _suggest_point(trial: Any, sweep: Sweep, network: str) -> Point:
     names = list(sweep.machines)
-    machine = names[trial.suggest_categorical("machine", range(len(names)))] if len(names) > 1 else names[0]
+    index = int(trial.suggest_categorical("machine", range(len(names)))) if len(names) > 1 else 0
+    machine = names[index]
     keys = [(key, _suggest(trial, f"{machine}: {key}", values)) for key, values in sweep.machines[machine].keys.items()]
     options = [(name, _suggest(trial, name, values)) for name, values in sweep.axes.items()]
     return Point(network, machine, tuple(keys), tuple(options))

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Store:
                 self._database.execute(f"create table results ({_COLUMNS}) without rowid")
 
     @contextmanager
-    def _as_faults(self) -> Iterator[None]:
+    def _as_faults(self) -> Generator[None]:
         try:
             yield
         except sqlite3.Error as fault:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -17,7 +17,7 @@ from toolchain.plugin_loading import load_plugins
 
 
 def _as_list(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else (value,)
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else (value,)
 
 
 _FILE_KEYS = ("model", "calib", "quant")  # of a network
@@ -229,7 +229,8 @@ def _unknown_key(chip: Chip, path: KeyPath) -> str | None:
     """Return a hint for the first part of a path that the machine does not have; None: it has all of them."""
     data: Any = chip.model_dump(mode="json")
     for part in path:
-        if not isinstance(data, dict) or part not in data:
-            return suggest(str(part), data) if isinstance(data, dict) else ""
-        data = data[part]
+        keys: dict[Any, Any] = cast("dict[Any, Any]", data) if isinstance(data, dict) else {}
+        if part not in keys:
+            return suggest(str(part), keys) if keys else ""
+        data = keys[part]
     return None

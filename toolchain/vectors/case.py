@@ -73,7 +73,7 @@ def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> Instruc
         for access in accesses_at(run.flow, index, machine.chip):
             if access.exact and not byte_view(bench.byte_mask[access.space], access).all():
                 raise InternalError(f"case {name} touches {range_text(access)}, which it does not give in whole")
-    memory = {}
+    memory: dict[str, MemoryBytes] = {}
     for at, memory_name in enumerate(names):
         contents = _make_memory_bytes(
             bench.memory[at], run.memory[memory_name], bench.byte_mask[at], bench.far_bytes if at == Space.DRAM else 0

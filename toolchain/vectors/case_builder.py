@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import numpy as np
@@ -164,8 +164,9 @@ class CaseBuilder:
         """The last operation with the largest strides: of sizes of 1, so that no byte lies elsewhere. Those between channels are
         0 or the size of an element."""
         op: Any = self.ops.pop()
+        operation = cast("type[MachineOp]", type(op))
         names = [n for n in op.parameters() if n.endswith("stride") and not n.endswith("channel_stride")]
-        self.ops.append(replace(op, **{n: type(op).need(n, self.chip).high for n in names if getattr(op, n)}))
+        self.ops.append(replace(op, **{n: operation.need(n, self.chip).high for n in names if getattr(op, n)}))
 
     def usual(self, operation: type[MachineOp], name: str) -> Any:
         description, need = operation.get_descriptions()[name], operation.need(name, self.chip)

@@ -82,9 +82,11 @@ class Binary(FloatOp):
         numerics = scope.numerics(node.outputs[0])
         file_codes = get_file_codes(value, scope.find_file_weights(node), numerics)
         if self.kind in ("add", "sub"):
-            told = self._clip_to_effective(value, index, node, scope)
+            clipped = self._clip_to_effective(value, index, node, scope)
             # A step of the file that minus infinity chose is so wide that the other operand loses its bits in the sum.
-            value, file_codes = (told, None) if file_codes is None or np.ptp(told) < np.ptp(value) / 2 else (value, file_codes)
+            value, file_codes = (
+                (clipped, None) if file_codes is None or np.ptp(clipped) < np.ptp(value) / 2 else (value, file_codes)
+            )
         codes, quant = file_codes or self._codes(value, node, scope)
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:

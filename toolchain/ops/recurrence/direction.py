@@ -60,10 +60,11 @@ class Direction:
         return self.steps.shape(self.steps.node.inputs[0])[0]
 
     def get_tensor_name(self, what: str) -> str:
+        """Return `what` as a name of this direction: the second direction of a layer ends in `, backwards`."""
         return f"{what}, backwards" if self.index else what
 
     def of(self, values: Array, gates: str) -> Array:
-        """The part of these gates."""
+        """Return the rows of these gates, of values [gates x units, ...]."""
         each = values.reshape(len(self.gates), self.units, *values.shape[1:])
         return np.concatenate([each[self.gates.index(g)] for g in gates])
 
@@ -74,7 +75,7 @@ class Direction:
         return None if self.peepholes is None else np.split(self.peepholes, 3)["iof".index(gate)]
 
     def project_inputs(self, gates: str, recurrent_bias: bool = True) -> str:
-        """The products of the inputs of all steps for these gates, [steps x batch, gates x units], with their biases."""
+        """Add the products of the inputs of all steps for these gates, with their biases: [steps x batch, gates x units]."""
         bias = self.bias(gates, False) + (self.bias(gates, True) if recurrent_bias else 0)
         what = self.get_tensor_name(f"inputs of {gates}")
         weights = self._once(f"weights of {gates}", self.of(self.weights, gates), 1)
@@ -90,7 +91,7 @@ class Direction:
         return self.make(f"state of {gates}", t, "Gemm", state, *inputs, transB=1)
 
     def _once(self, what: str, value: Array, index: int) -> str:
-        """A constant of all steps, a part of that input of the layer."""
+        """Return the name of a constant that all steps share, a part of that input of the layer. It is added once."""
         name = self.steps.get_tensor_name(self.get_tensor_name(what))
         self.steps.made_of[name] = self.steps.node.inputs[index]
         return name if name in self.steps.constants else self.steps.constant(self.get_tensor_name(what), value)
@@ -102,14 +103,17 @@ class Direction:
         return self.cut(f"inputs of {gates}", t, rows, 0, t * self.batch, self.batch)
 
     def part(self, t: int, x: str, gates: str, gate: str) -> str:
-        """One gate of several side by side."""
+        """Return one gate of `gates`, which lie side by side in x: [batch, gates x units]."""
         return x if gates == gate else self.cut(gate, t, x, 1, gates.index(gate) * self.units, self.units)
 
     def cut(self, what: str, t: int, x: str, axis: int, start: int, size: int) -> str:
         return self.make(what, t, "Slice", x, (start,), (start + size,), (axis,), (1,))
 
     def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
-        """A step at place t of the sequence. What is measured of it is measured of it at all places together."""
+        """Add an operator for place t of the sequence and return its output.
+
+        Its range is measured over all places together, unless `range` fixes it.
+        """
         one = self.steps.of_a_sequence(self.get_tensor_name(what))
         if range is None or isinstance(range, ClippedRange):
             low, high = (-math.inf, math.inf) if range is None else (range.low, range.high)
@@ -119,6 +123,7 @@ class Direction:
         return tensor
 
     def sum(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
+        """Return x + y: a constant of constants, x where y is zero."""
         x, y = (x, y) if isinstance(x, str) else (y, x)
         if not isinstance(x, str):
             return x + y
@@ -126,6 +131,7 @@ class Direction:
         return x if nothing else self.make(what, t, "Add", x, y, range=range)
 
     def times(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
+        """Return x y: a constant of constants, and zeros where one of them is zero."""
         x, y = (x, y) if isinstance(x, str) else (y, x)
         if not isinstance(x, str):
             return x * y
@@ -133,12 +139,13 @@ class Direction:
         return np.zeros((self.batch, self.units), np.float32) if nothing else self.make(what, t, "Mul", x, y, range=range)
 
     def less(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
+        """Return x - y."""
         if not isinstance(y, str):
             return self.sum(what, t, x, -y, range)
         return self.make(what, t, "Sub", x, y, range=range)
 
     def function(self, which: int, what: str, t: int, x: Value, clip: bool = True) -> str:
-        """The layer's function of this number, of x, which is clipped first where the layer asks for that."""
+        """Add the layer's function of this number, of x, which is clipped first where the layer asks for that."""
         assert isinstance(x, str)
         bound, function = self.steps.node.op.attributes.get("clip"), self.functions[which]
         if bound is not None and clip:
@@ -150,7 +157,7 @@ class Direction:
         return function.make_steps(make, what, x)
 
     def clip_to_effective(self, which: int, what: str, t: int, x: Value) -> Value:
-        """x as far as it tells that function anything, where its table would be one over all that a state may be."""
+        """Clip x to the effective range of that function, whose table would otherwise span all that a state may be."""
         reads = self.functions[which].read("", self.steps.interpolates)
         if math.isinf(reads.high):
             return x
@@ -180,6 +187,7 @@ class Direction:
         return self.steps.node.op.op_type
 
     def _holds(self, bounds: FixedRange | None) -> bool:
+        """Return whether the initial state is a constant within the bounds."""
         return bounds is not None and not isinstance(self.initial, str) and bool((np.abs(self.initial) <= bounds.high).all())
 
 
@@ -191,5 +199,5 @@ def product_bounds(*functions: Activation) -> FixedRange | None:
 
 
 def concat_parts(what: str, steps: DecompositionBuilder, parts: Sequence[str], bounds: FixedRange | None) -> str:
-    """One behind the other, where there is more than one."""
+    """Return the parts joined along axis 0; a single part is returned as it is."""
     return parts[0] if len(parts) == 1 else steps.make(what, "Concat", *parts, range=bounds, axis=0)

@@ -269,8 +269,12 @@ BOTH = (
     only_padding,
     passed_over,
     partial_folds,
+    largest_fields,
+    rounding,
+    wrapped,
+    accumulated,
+    tabled,
 )
-BOTH += (largest_fields, rounding, wrapped, accumulated, tabled)
 
 
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:

@@ -42,9 +42,7 @@ def to_and_fro(bench: CaseBuilder) -> None:
     """Three rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
     dma_queue, array = _queues(bench)
     first, second = 0, bench.chip.sync.semaphores - 1
-    window_ops = []
-    for _ in range(ROUNDS):
-        window_ops.append(window(bench, Convolution, Window(size=(2, 2), output=(2, 2))))
+    window_ops = [window(bench, Convolution, Window(size=(2, 2), output=(2, 2))) for _ in range(ROUNDS)]
     bench.ops.clear()
     for turn, op in enumerate(window_ops):
         if turn:
