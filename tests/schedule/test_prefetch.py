@@ -132,12 +132,12 @@ def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch
         list[bool](),
     )  # amid: untried, though alone the layers wait for enough
 
-    def checked(self: prefetch.PrefetchSearch) -> PlannedRegion:
+    def checked(self: prefetch.PrefetchSearch, worst: float) -> PlannedRegion:
         plan = search(self)
         least = 0.01 * self._plan.cycles
         gains = list(self._most_gains())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(prefetch.PrefetchSearch, "_most_gains", lambda _: [math.inf])
+            patch.setattr(self, "_may_gain", True)
             tried = search(self)
         if min(gains) < least:
             assert plan is self._plan and tried is self._plan
@@ -150,6 +150,47 @@ def test_what_is_not_tried_would_gain_too_little(monkeypatch: pytest.MonkeyPatch
     for name, sram_bytes in [("edge16", 65_536), ("ethos_u55_256", 65_536), ("nvdla_small", 65_536), ("ws8_pow2", 32_768)]:
         build(CLASSIFIER, BuildOptions(with_sram_size(load_machine(name), sram_bytes), level=2))
     assert any(gained) and any(amid)
+
+
+def test_a_search_ends_with_its_first_variant_where_that_is_far_from_the_best(tmp_path: Path) -> None:
+    searches: dict[prefetch.PrefetchSearch, float] = {}
+    best = prefetch.PrefetchSearch.best
+
+    def record_best(self: prefetch.PrefetchSearch, worst: float) -> PlannedRegion:
+        searches[self] = worst
+        return best(self, worst)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch.PrefetchSearch, "best", record_best)
+        _built(_slow_dram("edge16"), tmp_path)
+    first, *later = searches
+    assert searches[first] == math.inf and all(searches[search] < math.inf for search in later)
+    variants, deal = list[float](), first._dealt
+
+    def record_dealt(filled: float, *of: Any) -> Any:
+        variants.append(filled)
+        return deal(filled, *of)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first, "_dealt", record_dealt)
+        assert best(first, 0.0).cycles < first._plan.cycles and len(variants) == 1
+        assert best(first).cycles < first._plan.cycles and len(variants) > 2
+
+
+def test_only_the_plan_that_comes_closest_gets_finer_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    refined: list[tuple[float, float]] = []
+    retile = RegionPlanner.retile
+
+    def record_retile(self: RegionPlanner, plan: PlannedRegion) -> PlannedRegion:
+        ways = self._layer_by_layer()
+        assert len(ways) > 1
+        refined.append((self._first_cycles(plan), min(map(self._first_cycles, ways))))
+        return retile(self, plan)
+
+    monkeypatch.setattr(RegionPlanner, "retile", record_retile)
+    build(CLASSIFIER, BuildOptions("edge16"))
+    ((cycles, fewest),) = refined
+    assert cycles == fewest
 
 
 @pytest.mark.slow

@@ -12,13 +12,11 @@ from dataclasses import replace
 from toolchain.ir.graph import Node
 from toolchain.machine import Space
 from toolchain.memory import Operator, order_operators
-from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.plan_cost import ALONE, AMID
-from toolchain.schedule.tilings import smallest_tile
 
 _STATES = 20_000  # of the search for an order
 _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until all can be placed; what tiles need to be fast
@@ -70,9 +68,7 @@ class AllResidentPlanner(LayerByLayer):
         super().__init__(planning)
         self.resident_roots = frozenset(self.storages) - self.port_roots
         inside = {n for n, v in self.views.items() if v.root in self.resident_roots}
-        self.staging = [
-            smallest_tile(la, inside).sizes.get(Space.SRAM, 0) if isinstance(la.node.op, TiledOp) else 0 for la in self.layers
-        ]
+        self.staging = [tile.sizes.get(Space.SRAM, 0) for tile in self.layerwise.smallest_tiles(inside)]
 
     @property
     def fewest_bytes(self) -> int:

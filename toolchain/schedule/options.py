@@ -40,7 +40,7 @@ class Options:
 LEVELS = (
     Options(False, False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, False),
     Options(True, True, True, False, False, False, 4, 1.05, 1.01, 1.0, 200, False),
-    Options(True, True, True, True, True, True, 12, 1.05, 1.01, 1.002, 40, False),
+    Options(True, True, True, True, True, True, 12, 1.05, 1.01, 1.005, 40, False),
     Options(True, True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
 )
 

@@ -6,6 +6,8 @@ sums: accumulators belong to one array, so a chain stays on it.
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +17,7 @@ from toolchain.ops.kit.tile import TileTask, Tiling
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import PlannedRegion, TiledLayer, VisitedStripes, replace_layers
+from toolchain.schedule.plan import PlannedLayer, PlannedRegion, TiledLayer, VisitedStripes, replace_layers
 from toolchain.schedule.plan_walk import RecordedWalk, walk_plan
 from toolchain.schedule.sampling import BEGIN, SAMPLED_STEPS_IN_PLANS, Visited, flatten_tiles, sample_tiles
 from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
@@ -46,8 +48,8 @@ def count_layer_bytes(
     layer: Layer, slots: Iterable[Ring], unit: Unit, resident: Collection[str], visited: Iterable[Sequence[TileTask] | int]
 ) -> int:
     """The DRAM bytes of one layer. `visited`: its sampled tiles with repeat marks (`schedule.sampling`). `unit`: that runs
-    them."""
-    buffers = empty_buffers(slots)
+    them. Prefetched constants, which have no ring, are loaded once."""
+    buffers = defaultdict(lambda: MultiBuffer(sys.maxsize), empty_buffers(slots))
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
     return _count_moved_bytes(passing, resident)
 
@@ -105,6 +107,18 @@ class PlanCosts:
         elif self._recorded.plan is not near:
             self._recorded.move_to(near)
         return self._recorded.cycles_of(plan)
+
+    def count_moved_bytes(self, plan: PlannedRegion) -> int:
+        """The bytes between DRAM and the chip, by sampled tiles."""
+        total = sum(cascade.moved_bytes for cascade in plan.cascades)
+        for planned in (planned for planned in plan.parts if isinstance(planned, PlannedLayer)):
+            layer, residents = planned.layer, plan.residents
+            if isinstance(planned, TiledLayer):
+                total += count_layer_bytes(layer, planned.rings, planned.units[0], residents, self._some(planned))
+            else:
+                tensors = (name for name in (*layer.activations, *layer.node.outputs) if name not in residents)
+                total += sum(layer.types[name].size_bytes for name in tensors)
+        return total
 
     def _some(self, tiled: TiledLayer) -> Visited:
         """The works that stand for all: where only the first have their constants there, none does."""

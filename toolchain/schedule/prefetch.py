@@ -8,11 +8,12 @@ its tiles. A plan is taken only where it takes fewer cycles as a whole.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, islice, product
+from itertools import groupby, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from toolchain.schedule.unit_choice import turn
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
 _USABLE = ((1.0, False), (0.93, True))  # shares of a memory, and whether places are searched for: all of it is hardly found
+_EASY = (0.93, 0.86, 0.8)  # shares of a memory in which places are found without a search, sooner or later
 _LEAST_GAIN = 0.01  # of the cycles: less than that may be what is expected too much
 _BY_ADDRESSES = 2.0  # times what is gained where addresses stay: places that nothing had before wait for nothing
 _FEW = 4  # layers for which one fetches: copies of more fill a queue, which keeps the front end from what comes behind them
@@ -106,26 +108,41 @@ class PrefetchSearch:
         self._pitch = dram_alignment(self._chip)
         self._search_failed = False  # for places of other constants ahead: one that finds none takes long, and so would the next
 
-    def best(self) -> PlannedRegion:
-        """The plan itself where nothing is gained."""
+    @cached_property
+    def first(self) -> PlannedRegion:
+        """The plan with the fullest prefetch that has a place at once, where that takes fewer cycles: an estimate of `best`."""
+        if self._steps.over or not self._may_gain:
+            return self._plan
+        tried = (self._find_place(self._dealt(_FILLED[0], share, self._cut_short, _FEW), False) for share in _EASY)
+        plan = next((plan for plan in tried if plan is not None), self._plan)
+        return min(self._plan, plan, key=lambda plan: plan.cycles)
+
+    @cached_property
+    def _may_gain(self) -> bool:
+        return all(gain >= _LEAST_GAIN * self._plan.cycles for gain in self._most_gains())
+
+    def best(self, worst: float = math.inf) -> PlannedRegion:
+        """The plan itself where nothing is gained. `worst`: cycles; a first variant of more of them ends the search."""
         best = self._plan
-        if any(gain < _LEAST_GAIN * best.cycles for gain in self._most_gains()):
+        if not self._may_gain:
             return best
         for most in (_FEW, len(self._plan.layers)):
-            plans = self._plans(most)
+            plans = self._plans(most, worst)
             fastest = min(plans, key=lambda plan: plan.cycles, default=best)
             if fastest.cycles < (1 - _LEAST_GAIN) * best.cycles:
                 best = fastest
-            if all(_count_served(plan.layers) < most for plan in plans):
-                break  # more would be served by none
+            if all(_count_served(plan.layers) < most for plan in plans) or fastest.cycles > worst:
+                break  # more would be served by none, or in vain
         return best
 
-    def _plans(self, most: int) -> list[PlannedRegion]:
+    def _plans(self, most: int, worst: float) -> list[PlannedRegion]:
         """The variants that have a place. `most`: layers that one layer may fetch for."""
         plans: list[PlannedRegion] = []
-        for some, filled in product((False, True) if self._cut_short else (False,), _FILLED):
+        for filled in _FILLED:
+            if plans and plans[0].cycles > worst:
+                break
             for share, searched in () if self._steps.over else _USABLE:
-                plan = self._find_place(self._dealt(filled, share, some, most), searched)
+                plan = self._find_place(self._dealt(filled, share, self._cut_short, most), searched)
                 if plan is not None:
                     plans.append(plan)
                     break

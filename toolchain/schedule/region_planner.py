@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -69,22 +70,33 @@ class RegionPlanner(LayerByLayer):
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
         self.cascade_costs: dict[CostWeights, CascadeCosts] = {}
+        self._prefetch_searches: dict[Hashable, PrefetchSearch] = {}
         self.grouped: tuple[int, PlannedRegion] | None = None  # SRAM bytes and plan before, of the cascades that could be placed
 
     def search_plans(self) -> list[PlannedRegion]:
         """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
-        plans = [replace(self.add_prefetch(plan), raced=plan.raced) for plan in self.base_plans() or [self._in_all()]]
-        most = _CLOSE * min(plan.cycles for plan in plans)
+        plans, most = list[PlannedRegion](), math.inf
+        for plan in self.base_plans() or [self._in_all()]:
+            plans.append(replace(self.add_prefetch(plan, most), raced=plan.raced))
+            most = min(most, _CLOSE * plans[-1].cycles)
         return [assign_units(plan, self.model) for plan in plans if plan.cycles <= most]
 
     def base_plans(self) -> list[PlannedRegion]:
-        """Plans without constants ahead, and with finer tiles where there are such. Raises CompileError."""
-        plans: list[PlannedRegion] = []
-        for number, plan in enumerate(self._best()):
-            finer = self.retile(plan)
-            plans.append(replace(plan, raced=number > 0))
-            plans += [] if finer is plan else [replace(finer, raced=True)]
-        return [plan for plan in plans if self.too_many(plan) is None]
+        """Plans without prefetch that may be the fastest with it, the closest first, and that one with finer tiles. Raises
+        CompileError."""
+        plans, close = self._best(), list[PlannedRegion]()
+        first_cycles = {plan: self._first_cycles(plan) for plan in plans}
+        for plan in sorted(plans, key=first_cycles.__getitem__):
+            if close and first_cycles[plan] > _CLOSE * min(first_cycles.values()):
+                break
+            finer = plan if close else self.retile(plan)
+            close.append(replace(plan, raced=plan is not plans[0]))
+            close += [] if finer is plan else [replace(finer, raced=True)]
+        return [plan for plan in close if self.too_many(plan) is None]
+
+    def _first_cycles(self, plan: PlannedRegion) -> float:
+        """The cycles of a plan with its first prefetch."""
+        return self._prefetch_search(plan).first.cycles if self.options.prefetch else plan.cycles
 
     def of_little_traffic(self) -> list[PlannedRegion]:
         """Plans of the ways in which bytes count."""
@@ -97,25 +109,20 @@ class RegionPlanner(LayerByLayer):
         return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
     def frugal(self, plans: Sequence[PlannedRegion], most: float) -> list[PlannedRegion]:
-        """Plans of at most so many cycles that spill less than each of these, of cascades that the search has planned anyway.
+        """A plan of at most so many cycles that moves less than each of these, of cascades that the search has planned anyway.
         A moved byte counts as the cycles that it takes. A twentieth of all bytes is to be saved at least: MobileNetV3 small in
         64 KiB took 16 % longer to build for 2.5 %."""
         if self.grouped is None or self.steps.over:
             return []
         usable, before = self.grouped
-        spilled, byte = min(plan.spilled_bytes for plan in plans), 1 / self.chip.dram.read_bytes_per_cycle
-        least = spilled - (self._sum_moved_once() + 2 * spilled) / 40  # a spilled byte goes and comes
+        least, byte = 0.95 * min(map(self.costs.count_moved_bytes, plans)), 1 / self.chip.dram.read_bytes_per_cycle
         for by in (ALONE, AMID):
             way = self._cuts(usable, before, by, byte)
             plan = self._cut(way, way.best_of_planned())
-            if plan is not None and plan.spilled_bytes < least and plan.cycles <= most and self.too_many(plan) is None:
+            frugal = plan is not None and plan.cycles <= most and self.costs.count_moved_bytes(plan) < least
+            if plan is not None and frugal and self.too_many(plan) is None:
                 return [assign_units(self.add_prefetch(plan), self.model)]
         return []
-
-    def _sum_moved_once(self) -> int:
-        """The bytes of constants, and of tensors that enter or leave the region."""
-        constants = {n: layer.constants[n].nbytes for layer in self.layers for n in layer.node.inputs if n in layer.constants}
-        return sum(constants.values()) + sum(self.storages[root].size_bytes for root in self.port_roots)
 
     def _little_traffic(self, layerwise: Sequence[PlannedRegion]) -> list[PlannedRegion]:
         """Plans with cascades, compared by DRAM traffic."""
@@ -156,16 +163,21 @@ class RegionPlanner(LayerByLayer):
         tile_counts = [planned.tile_count if isinstance(planned, TiledLayer) else 0 for planned in plan.layers]
         return explain_too_many([p.layer for p in plan.layers], tile_counts, self.chip)
 
-    def add_prefetch(self, plan: PlannedRegion) -> PlannedRegion:
-        """The plan with constants fetched ahead where that takes fewer cycles."""
-        if not self.options.prefetch or self.steps.over:
-            return plan
+    def add_prefetch(self, plan: PlannedRegion, worst: float = math.inf) -> PlannedRegion:
+        """The plan with constants fetched ahead where that takes fewer cycles. `worst`: beyond which it is not worth a search."""
+        return plan if not self.options.prefetch or self.steps.over else self._prefetch_search(plan).best(worst)
 
-        def place(planned: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
-            return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
+    def _prefetch_search(self, plan: PlannedRegion) -> PrefetchSearch:
+        key = plan.parts, plan.resident
+        if key not in self._prefetch_searches:
 
-        used_bytes = self.allocation(plan.parts, plan.resident).count_used_bytes
-        return PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place, self.steps).best()
+            def place(planned: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
+                return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
+
+            used_bytes = self.allocation(plan.parts, plan.resident).count_used_bytes
+            search = PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place, self.steps)
+            self._prefetch_searches[key] = search
+        return self._prefetch_searches[key]
 
     def retile(self, plan: PlannedRegion) -> PlannedRegion:
         """The plan with finer tiles where units of another kind wait for them."""

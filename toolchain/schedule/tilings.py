@@ -323,14 +323,14 @@ class RegionTilings:
         """Slots of a ring, where there is room."""
         return 2 if self._options.double_buffer else 1
 
-    def smallest_tiles(self) -> list[SmallestTile]:
-        """The smallest tile of each layer with nothing resident; equal layers share it."""
+    def smallest_tiles(self, resident: Collection[str] = ()) -> list[SmallestTile]:
+        """The smallest tile of each layer with these tensors in SRAM; equal layers share it."""
         by_signature: dict[object, SmallestTile] = {}
         tiles: list[SmallestTile] = []
         for layer in self._layers:
-            signature = self._signature(layer, ())
+            signature = self._signature(layer, resident)
             if signature not in by_signature:
-                by_signature[signature] = smallest_tile(layer, ()) if isinstance(layer.node.op, TiledOp) else SmallestTile()
+                by_signature[signature] = smallest_tile(layer, resident) if isinstance(layer.node.op, TiledOp) else SmallestTile()
             tiles.append(by_signature[signature])
         return tiles
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import gcd
 
 from quant.fixed_point.core.codes import CodeType
@@ -159,6 +160,7 @@ def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     return groups == inputs == outputs and inputs > 1 and bool(find_capable_arrays(chip, depthwise=True))
 
 
+@cache
 def fill_default_limits(limits: ConvolutionLimits) -> ConvolutionLimits:
     """Return the limits with the largest window that an instruction can express, where the machine sets no limit."""
     names = ("max_kernel", "max_stride", "max_dilation", "max_pad")
