@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
 
@@ -80,7 +80,7 @@ def run_command(command: str) -> None:
 
 
 @contextmanager
-def exit_on_interrupt() -> Iterator[None]:
+def exit_on_interrupt() -> Generator[None]:
     """End the process with one line on Ctrl-C inside the block. Use it for imports and parsing, while nothing is written yet.
 
     They take longer than many commands.
@@ -91,14 +91,14 @@ def exit_on_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> Generator[None]:
     """Ctrl-C inside raises KeyboardInterrupt."""
     with _on_interrupt(signal.default_int_handler):
         yield
 
 
 @contextmanager
-def _on_interrupt(handler: Callable[..., object]) -> Iterator[None]:
+def _on_interrupt(handler: Callable[..., object]) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

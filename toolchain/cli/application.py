@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -85,7 +85,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
+def report_errors() -> Generator[None]:
     """Turn faults into a message on stderr and exit code 2, Ctrl-C into 130.
 
     The faults are a ToolchainError, a file that cannot be read or written, and missing memory.
@@ -122,7 +122,7 @@ def report_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _threads_reported() -> Iterator[None]:
+def _threads_reported() -> Generator[None]:
     """A thread that a user's Python starts, and that raises inside, is told of in a line. The commands start none."""
     usual, threading.excepthook = threading.excepthook, _report_thread
     try:
@@ -148,7 +148,7 @@ def _drop_output() -> None:
 
 
 @contextmanager
-def as_options() -> Iterator[None]:
+def as_options() -> Generator[None]:
     """A fault of a value that Python's callers give by name (samples 0: ...) is told of the option (--samples 0: ...)."""
     try:
         yield

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,7 +138,9 @@ def shape_sets(shapes: Sequence[str], entries: Sequence[str]) -> tuple[dict[str,
     if entries:
         again = f"--shape {sets[1][0]}: names its input again, which begins a set of shapes of its own"
         raise CompileError(f"{again}; --entry does so by name: give one of them")
-    full_sets = list(accumulate(set_shapes, lambda before, new: {**before, **new}))
+    full_sets: list[dict[str, Shape]] = []
+    for new_shapes in set_shapes:
+        full_sets.append({**(full_sets[-1] if full_sets else {}), **new_shapes})
     same = next((number for number, one in enumerate(full_sets) if one in full_sets[:number]), None)
     if same is not None:
         raise CompileError(f"--shape {sets[same][0]}: input {next(iter(set_shapes[same]))!r} is given twice")

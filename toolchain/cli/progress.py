@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Progress(Protocol):
 
 
 @contextmanager
-def make_progress_bar(interval_s: float = 10.0) -> Iterator[Progress]:
+def make_progress_bar(interval_s: float = 10.0) -> Generator[Progress]:
     """Yield a function (stage, done, total, left_s) that shows the progress.
 
     `interval_s`: seconds between lines where stderr is no terminal, as in a log.
@@ -45,7 +45,7 @@ def make_progress_bar(interval_s: float = 10.0) -> Iterator[Progress]:
 
 
 @contextmanager
-def _log_progress(interval_s: float) -> Iterator[Progress]:
+def _log_progress(interval_s: float) -> Generator[Progress]:
     """Write a line at each interval, by a thread, since one step may take longer than that."""
     latest: list[tuple[str, int, int | None, float | None, float]] = [("load", 0, None, None, time.monotonic())]
     began_s, ended = time.monotonic(), threading.Event()

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,7 @@ def sim_command(
     """
     with report_errors():
         with exit_on_interrupt():
-            import toolchain.runtime  # noqa: F401
+            import_module("toolchain.runtime")
         require_host(host)
         load_plugin_option(plugin)
         use_custom_ops_option(custom_ops)
@@ -266,7 +267,7 @@ def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
     return figures
 
 
-def _report(session: Session, figures: dict) -> str:
+def _report(session: Session, figures: dict[str, Any]) -> str:
     from toolchain.errors import printable_strings
     from toolchain.report import breakdown_text, report_text
 
