@@ -76,6 +76,10 @@ SCRIPTS = [
         "bench/make_bound_tables.py good.onnx --sram 64kib",
         "--sram 64kib: '64kib' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, GiB, kB, MB, GB)",
     ),
+    (
+        "bench/draw_bound_networks.py --hw edge61",
+        "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
+    ),
     ("bench/bench_build.py missing.onnx", "missing.onnx: no such file or directory"),
     ("bench/bench_build.py good.onnx --json folder", "--json folder: is a directory, give the name of a file"),
     (
