@@ -124,12 +124,14 @@ class Gain:
 
 @dataclass(frozen=True, eq=False)
 class StepOutcome:
-    """Of one step. Whether it is kept is not its own to say: that is for samples it has not seen.
+    """A result of one step. Samples that the step has not seen decide whether it is kept.
 
-    measure: gives the ranges that go with its choices, of other samples; None where it chose nothing that ranges hang on.
+    `measure`: gives the ranges that go with its choices, of other samples; None where it chose nothing that ranges hang on.
+    `advice`: what the user may ask for instead, whether the step is kept or not.
     """
 
     quantization: Quantization
     gains: tuple[Gain, ...] = ()
     notes: tuple[str, ...] = ()
     measure: Measure | None = None
+    advice: tuple[str, ...] = ()

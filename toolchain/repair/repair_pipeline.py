@@ -26,7 +26,6 @@ from toolchain.repair.weight_rounding import compensate_input_error, correct_bia
 Effort = Literal["none", "fast", "full"]
 FEW_SWEEPS, SWEEPS = 2, 16  # of codes in turn, by the fast and the full effort; few layers take more than ten until none changes
 POOR_PART_DB, GOOD_PART_DB = 20.0, 40.0  # docs/repair.md: parts below them get wider codes, by the fast and the full effort
-FAST_TYPES_MACS = 1e10  # docs/repair.md: some seconds of float runs; MiniLM has 2e11, and took 380 CPU s more
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 
@@ -65,7 +64,7 @@ STEPS: tuple[RepairStep, ...] = (
     OBSERVERS_STEP,
     RepairStep(
         "types",
-        partial(solve_types, most_macs=FAST_TYPES_MACS),
+        partial(solve_types, measures_large=False),
         20,
         ("fast",),
         finds_ranges=True,
@@ -90,6 +89,7 @@ class StepResult:
 
     `why`: the reason why the step was kept or not.
     `gains`: gains of the layers that it chose for, on the samples it saw.
+    `advice`: what the user may ask for instead, whether it was kept or not.
     """
 
     step: str
@@ -99,6 +99,7 @@ class StepResult:
     why: str
     gains: tuple[Gain, ...] = ()
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         gains = [{"layer": g.layer, "before": g.before, "after": g.after} for g in self.gains]
@@ -190,7 +191,8 @@ class _Attempt:
             f", with {format_count(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
         )
         why = f"{objection or format_gain((after or 0.0) - best.decibels)}{spared_note}"
-        return StepResult(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes)
+        advice = () if self.outcome is None else self.outcome.advice
+        return StepResult(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes, advice)
 
 
 class _Clock:

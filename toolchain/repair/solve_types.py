@@ -9,33 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, log10
 from typing import Any
 
 import numpy as np
 
-from quant.calibrate import calibrate, default_observer
 from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.float_session import FloatSession
-from quant.observe import Range
 from quant.part_sums import PartSums
 from quant.repair.choices import Gain, Measure, Quantization, StepOutcome
-from quant.structural_ranges import AdjustedRanges, adjust_ranges
+from quant.structural_ranges import AdjustedRanges
 from toolchain.errors import CompileError, format_count, percent
 from toolchain.frontend import NormalModel
 from toolchain.frontend.source_names import MOVES
 from toolchain.ir.graph import INNER, Quant
-from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.evaluate_outputs import OutputEvaluator, pick_trial_samples
-from toolchain.repair.network import CycleCounter, Network, Progress
+from toolchain.repair.network import Network, Progress
+from toolchain.repair.norm_streams import list_norm_streams
+from toolchain.repair.type_trials import TypeTrials, get_operator, measure_ranges_of_types
 from toolchain.report.host_metrics import MACS
 from toolchain.report.model_with_tensor import ModelWithTensor, list_ends
 
 MAX_SLOWDOWN = 1.1  # docs/repair.md: times the cycles of the network without wider codes
 _SAMPLES, _ELEMENTS = 4, 1 << 25  # docs/repair.md: of which sensitivity is measured, fewer of networks with more elements
 _MACS_A_BYTE = 64  # docs/repair.md: products that cost what a byte costs, in the order of tensors alone
-_SAME_DB = 0.5  # docs/repair.md: of the worst part: half as many tensors that lose no more are preferred
+_MORE_DB = 3.0  # docs/repair.md: of the worst part, which a larger budget gives: half a bit
+_ENOUGH_DB = 40.0  # docs/repair.md: of the worst part, beyond which no larger budget is advised
+_COARSE_LOSS = 0.01  # docs/repair.md: codes leave 20 dB of the median row
+MOST_MACS = 1e10  # docs/repair.md: some seconds of float runs; MiniLM has 2e11, and took 380 CPU s more
 _LEAST_SHARE = 0.001  # docs/repair.md: of the noise of all tensors: what adds less comes last
 _NAMED = 6  # docs/repair.md: tensors in a note
 
@@ -48,11 +50,14 @@ def solve_types(
     *,
     measured: Iterable[Sample] | None = None,
     remeasure: Measure | None = None,
-    most_macs: float = inf,
+    measures_large: bool = True,
+    most_macs: float = MOST_MACS,
 ) -> StepOutcome:
     """Return the quantization with the machine's next wider codes for some tensors.
+    Networks whose tensors are dear to measure get them around norms that read rows of unlike size.
 
-    `most_macs`: of all runs in which one tensor is rounded, a sample each; where they have more, nothing is tried.
+    `measures_large`: tensors are measured even of networks where that is dear, if they have no such norms.
+    `most_macs`: of all runs in which one tensor is rounded, a sample each; beyond them measuring is dear.
     `measured`: the samples that ranges are measured on; None means `samples`.
     `remeasure`: gives the ranges of `before` of other samples, where an earlier step chose them.
     """
@@ -60,22 +65,21 @@ def solve_types(
     count_cycles = network.count_cycles
     if wide is None or count_cycles is None or network.max_slowdown <= 1:
         return StepOutcome(before)
-    groups = list_groups(network)
-    if sum(map(len, groups.values())) * _count_macs(network) > most_macs:
-        return StepOutcome(before)
     few = pick_trial_samples(samples)
-    sensitivities = _measure_all(network, before, groups, few, progress)
-    order = _order(network, sensitivities, groups)
-    trials = TypeTrials(network, before, wide, [s.tensor for s in order], (OutputEvaluator(few), count_cycles))
+    choice = _choose_candidates(network, before, few, progress, measures_large, most_macs)
+    if not choice.order:
+        return StepOutcome(before)
+    trials = TypeTrials(network, before, wide, choice.list_members(), (OutputEvaluator(few), count_cycles))
     trials.measure_ranges(samples if measured is None else measured)
     count, levels = trials.solve(progress)
+    advice = _advise(trials, len(choice.order), count)
     if not count:
-        return StepOutcome(before)
-    quantization, total = trials.quantize(count), sum(s.loss for s in sensitivities)
-    gains = tuple(Gain(network.model.name(s.tensor), s.loss, 0.0) for s in order[:count])
-    note = _describe(network, order[:count], total, wide, levels, trials.get_slowdown(count))
+        return StepOutcome(before, advice=advice)
+    quantization = trials.quantize(count)
+    gains = tuple(Gain(network.model.name(s.tensor), s.loss, 0.0) for s in choice.order[:count])
+    note = _describe(network, choice, count, wide, levels, trials.get_slowdown(count))
     compose = None if remeasure is None else _compose(network, quantization, remeasure)
-    return StepOutcome(quantization, gains=gains, notes=(note,), measure=compose)
+    return StepOutcome(quantization, gains=gains, notes=(note,), measure=compose, advice=advice)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,40 @@ class _Sensitivity:
     loss: float
 
 
+@dataclass(frozen=True)
+class _Candidates:
+    """The candidates for wider codes, in the order in which they are taken.
+
+    `groups`: the tensors of each candidate, by its name.
+    `is_estimated`: losses are estimates of norms that read rows of unlike size; others are noise of the outputs.
+    """
+
+    order: list[_Sensitivity]
+    groups: Mapping[str, Sequence[str]]
+    is_estimated: bool
+
+    def list_members(self) -> list[tuple[str, Sequence[str]]]:
+        return [(s.tensor, self.groups[s.tensor]) for s in self.order]
+
+
+def _choose_candidates(
+    network: Network, before: Quantization, few: Sequence[Sample], progress: Progress, measures_large: bool, most_macs: float
+) -> _Candidates:
+    """Return the norms that read rows of unlike size where tensors are dear to measure, else the tensors as measured."""
+    groups = list_groups(network)
+    if sum(map(len, groups.values())) * _count_macs(network) > most_macs:
+        low, high = network.chip.numerics.activation.limits
+        free = {*network.chip_tensors}.difference(_list_pinned(network), network.selection.types)
+        streams = list_norm_streams(network.model, groups, free, few[:_SAMPLES], high - low + 1)
+        if any(s.loss > _COARSE_LOSS for s in streams):
+            order = [_Sensitivity(s.output, s.loss) for s in streams]
+            return _Candidates(order, {s.output: s.tensors for s in streams}, is_estimated=True)
+        if not measures_large:
+            return _Candidates([], {}, is_estimated=True)
+    sensitivities = _measure_all(network, before, groups, few, progress)
+    return _Candidates(_order(network, sensitivities, groups), groups, is_estimated=False)
+
+
 def find_wider_type(network: Network) -> CodeType | None:
     """Return the narrowest activation type of the machine that is wider than its first one, and no wide type."""
     first, *others = network.chip.code_types
@@ -100,22 +138,20 @@ def list_groups(network: Network) -> dict[str, list[str]]:
     Those of an operator in steps are one group, by the operator's output.
     """
     model, first = network.model, network.chip.code_types[0]
-    types, producers = network.code_types, model.graph.producers()
-    pinned = {*network.types, *network.selection.file_ranges}
-    pinned |= {n for n in (*model.inputs, *model.graph.outputs) if model.name(n) in network.raw_ports}
+    types, producers, pinned = network.code_types, model.graph.producers(), _list_pinned(network)
     groups: dict[str, list[str]] = {}
     for name in (*model.inputs, *(n for node in model.graph.nodes for n in node.outputs)):
         moved = name in producers and producers[name].op.op_type in MOVES
         if types.get(name) is first and name not in pinned and not moved and model.types[name].dtype == "float32":
-            groups.setdefault(_get_operator(model, name), []).append(name)
+            groups.setdefault(get_operator(model, name), []).append(name)
     return {output: names for output, names in groups.items() if output not in pinned}
 
 
-def _get_operator(model: NormalModel, tensor: str) -> str:
-    """Return the output of the operator that a tensor is a step of, or the tensor itself."""
-    output = tensor.partition(": ")[0]
-    is_step = model.undivided is not None and tensor not in model.undivided.types and output in model.undivided.types
-    return output if is_step else tensor
+def _list_pinned(network: Network) -> set[str]:
+    """Return the tensors that have a type or a scale by the user or the file."""
+    model = network.model
+    raw = {n for n in (*model.inputs, *model.graph.outputs) if model.name(n) in network.raw_ports}
+    return {*network.types, *network.selection.file_ranges} | raw
 
 
 def _measure_all(
@@ -197,138 +233,43 @@ def _price_tensors(network: Network) -> dict[str, float]:
     return prices
 
 
-class TypeTrials:
-    """The trials of the first so many groups of an order: what they cost in cycles, and what they leave of the worst part."""
-
-    def __init__(
-        self,
-        network: Network,
-        before: Quantization,
-        wide: CodeType,
-        order: Sequence[str],
-        measures: tuple[OutputEvaluator, CycleCounter],
-    ) -> None:
-        self._network, self._before, self._wide, self._order = network, before, wide, order
-        self._judge, self._counter = measures
-        self._ranges: Mapping[str, Range | Quant] = {}
-        self._cycles: dict[int, int] = {}
-
-    def measure_ranges(self, samples: Iterable[Sample]) -> None:
-        """Measure the ranges of all groups in their wider codes."""
-        if self._order:
-            network = self._widen(len(self._order))
-            self._ranges = _measure_ranges(network, network.said_types, samples)
-
-    def quantize(self, count: int) -> Quantization:
-        """Return the quantization with wider codes for the first groups. Raise CompileError where the machine has none."""
-        network = self._widen(count)
-        wider = [n for n in network.types if n not in self._network.types]
-        ranges = {**self._ranges, **self._before.ranges, **{n: self._ranges[n] for n in wider if n in self._ranges}}
-        range_by_tensor = {n: r for n, r in ranges.items() if n in {*network.tensors}} | network.get_model_ranges(
-            network.said_types
-        )
-        types = {**self._before.types, **{n: network.types[n] for n in wider}}
-        chosen = replace(self._before, ranges=range_by_tensor, types=types)
-        if not chosen.offsets:
-            return chosen
-        return offset_zero_points(network, replace(chosen, offsets={}), (), self._ignore_progress).quantization
-
-    def _ignore_progress(self, *_: object) -> None:
-        return None
-
-    def _widen(self, count: int) -> Network:
-        """Return the network with wider codes of the first groups."""
-        groups = {*self._order[:count]}
-        network = self._network.with_types(dict.fromkeys(groups, self._wide))
-        first = network.chip.code_types[0]
-        inner = [n for n, codes in network.code_types.items() if codes is first and _get_operator(network.model, n) in groups]
-        return network.with_types(dict.fromkeys((n for n in inner if n not in network.types), self._wide))
-
-    def solve(self, progress: Progress) -> tuple[int, tuple[float, float]]:
-        """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after."""
-        before_db = self.measure_worst_db(0)
-        count = self._find_most_within_budget(progress)
-        level = self.measure_worst_db(count) if count else before_db
-        best = level
-        while count > 1 and self._is_within_budget(count // 2):
-            half = self.measure_worst_db(count // 2)
-            if half < best - _SAME_DB or half <= before_db + _SAME_DB:
-                break
-            count, level, best = count // 2, half, max(half, best)
-        return (count if level > before_db + _SAME_DB else 0), (before_db, level)
-
-    def get_slowdown(self, count: int) -> float:
-        """Return the cycles with the first groups over those without."""
-        return self.count_cycles(count) / max(self.count_cycles(0), 1)
-
-    def _find_most_within_budget(self, progress: Progress) -> int:
-        least, most = 0, len(self._order)
-        count = most
-        while least < most:
-            progress("cycles of wider codes", most - least, None)
-            if self._is_within_budget(count):
-                least = count
-            else:
-                most = count - 1
-            count = (least + most + 1) // 2
-        return least
-
-    def _is_within_budget(self, count: int) -> bool:
-        try:
-            return self.count_cycles(count) <= self._network.max_slowdown * self.count_cycles(0)
-        except CompileError:  # the machine cannot express it
-            return False
-
-    def count_cycles(self, count: int) -> int:
-        """Return the expected cycles with the first groups wider. Raise CompileError."""
-        if count not in self._cycles:
-            self._cycles[count] = self._counter(self._widen(count), self.quantize(count))
-        return self._cycles[count]
-
-    def measure_worst_db(self, count: int) -> float:
-        """Return dB of the worst part with the first groups wider."""
-        return self._judge.verdict(self._widen(count), self.quantize(count)).weakest_db
-
-
-def _measure_ranges(network: Network, types: Mapping[str, CodeType], samples: Iterable[Sample]) -> Mapping[str, Range]:
-    """Return the ranges of the network's tensors in the codes of these types, by the machine's own observer."""
-    model, numerics = network.model, network.chip.numerics
-    ranges = calibrate(
-        model.proto,
-        samples,
-        network.tensors,
-        observer=default_observer(numerics),
-        numerics=numerics,
-        others={name: numerics.of(codes) for name, codes in types.items()},
-        computed_by=model,
-        divided=model.divided,
-    )
-    return adjust_ranges(model.proto, ranges, model.divided, model.name).ranges
-
-
 def _compose(network: Network, quantization: Quantization, remeasure: Measure) -> Measure:
     """Return the measure of an earlier step's ranges, with those of wider codes."""
     widened = network.with_types(quantization.types)
 
     def measure(samples: Iterable[Sample]) -> AdjustedRanges:
-        adjusted, ranges = remeasure(samples), _measure_ranges(widened, widened.said_types, samples)
+        adjusted, ranges = remeasure(samples), measure_ranges_of_types(widened, widened.said_types, samples)
         earlier = {n: r for n, r in adjusted.ranges.items() if n in widened.tensors and n not in quantization.types}
         return replace(adjusted, ranges={**ranges, **earlier})
 
     return measure
 
 
+def _advise(trials: TypeTrials, most: int, count: int) -> tuple[str, ...]:
+    """Return what all groups would give where the budget has no room for them, if it is more than what is chosen gives."""
+    if count == most:
+        return ()
+    try:
+        slowdown, (level, best) = trials.get_slowdown(most), trials.compare(count, most)
+    except CompileError:  # the machine cannot express it
+        return ()
+    if best < level + _MORE_DB or level >= _ENOUGH_DB:
+        return ()
+    factor = ceil(100 * slowdown) / 100
+    tensors = format_count(trials.count_tensors(most), "tensor")
+    return (f"{tensors} in {trials.wide} give {best:.1f} dB for {factor:.2f} times the cycles: --max-slowdown {factor:.2f}",)
+
+
 def _describe(
-    network: Network,
-    chosen: Sequence[_Sensitivity],
-    total: float,
-    wide: CodeType,
-    levels: tuple[float, float],
-    slowdown: float,
+    network: Network, candidates: _Candidates, count: int, wide: CodeType, levels: tuple[float, float], slowdown: float
 ) -> str:
+    chosen, total = candidates.order[:count], sum(s.loss for s in candidates.order)
     named = [s for s in chosen if s.loss >= _LEAST_SHARE * total][:_NAMED] or chosen[:1]
-    shares = [f"{network.model.name(s.tensor)} ({percent(s.loss / total)} of the noise)" for s in named]
-    more = f" and {format_count(len(chosen) - len(named), 'more tensor')}" if len(chosen) > len(named) else ""
+    kind, shares = "tensor", [f"{network.model.name(s.tensor)} ({percent(s.loss / total)} of the noise)" for s in named]
+    if candidates.is_estimated:
+        levels_in_rows = [f"{network.model.name(s.tensor)} ({-10 * log10(s.loss):.0f} dB in the median row)" for s in named]
+        kind, shares = "norm", [f"the sums and steps of {text}" for text in levels_in_rows]
+    more = f" and {format_count(len(chosen) - len(named), f'more {kind}')}" if len(chosen) > len(named) else ""
     before_db, after_db = levels
     return (
         f"codes of {wide} for {', '.join(shares)}{more}: the worst part has {after_db:.1f} dB for {before_db:.1f}, in "

@@ -90,8 +90,13 @@ class FidelityPart(Fidelity):
     @property
     def weakest_db(self) -> float:
         """Return the least SQNR of the part, of its parts of unlike size, and of indices with enough values to tell."""
-        weak = (s.worst_db for s in self.weak if s.values >= SURE_VALUES)
-        return min((self.judged_db, *(s.sqnr_db for s in self.slices), *weak))
+        return min(self.list_levels().values())
+
+    def list_levels(self) -> dict[str, float]:
+        """Return the SQNR of the part, of its parts of unlike size, and of indices with enough values to tell, each by a key."""
+        slices = {f"{self.name}: slice {i}": s.sqnr_db for i, s in enumerate(self.slices)}
+        weak = {f"{self.name}: index {i}": s.worst_db for i, s in enumerate(self.weak) if s.values >= SURE_VALUES}
+        return {self.name: self.judged_db, **slices, **weak}
 
     @property
     def keeps_scores(self) -> bool:

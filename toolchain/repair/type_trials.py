@@ -1,0 +1,170 @@
+"""Try wider codes for the first so many groups of tensors: the cycles they take, and what they leave of the worst part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from quant.calibrate import calibrate, default_observer
+from quant.fit_sample import Sample
+from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
+from quant.repair.choices import Quantization
+from quant.structural_ranges import adjust_ranges
+from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Quant
+from toolchain.repair.compensate_rounding import offset_zero_points
+from toolchain.repair.evaluate_outputs import CEILING_DB, OutputEvaluator
+from toolchain.repair.network import CycleCounter, Network, Progress
+
+SAME_DB = 0.5  # docs/repair.md: of the worst part: half as many tensors that lose no more are preferred
+
+
+class TypeTrials:
+    """The trials of the first so many groups of an order: what they cost in cycles, and what they leave of the worst part.
+
+    `order`: output of the operator and tensors of each group. All steps of the operator are in it; its output is where it is
+    listed.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        before: Quantization,
+        wide: CodeType,
+        order: Sequence[tuple[str, Sequence[str]]],
+        measures: tuple[OutputEvaluator, CycleCounter],
+    ) -> None:
+        self._network, self._before, self.wide, self._order = network, before, wide, order
+        self._judge, self._counter = measures
+        self._ranges: Mapping[str, Range | Quant] = {}
+        self._cycles: dict[int, int] = {}
+        self._levels: dict[int, Mapping[str, float]] = {}
+
+    def measure_ranges(self, samples: Iterable[Sample]) -> None:
+        """Measure the ranges of all groups in their wider codes."""
+        if self._order:
+            network = self._widen(len(self._order))
+            self._ranges = measure_ranges_of_types(network, network.said_types, samples)
+
+    def quantize(self, count: int) -> Quantization:
+        """Return the quantization with wider codes for the first groups. Raise CompileError where the machine has none."""
+        network = self._widen(count)
+        wider = [n for n in network.types if n not in self._network.types]
+        ranges = {**self._ranges, **self._before.ranges, **{n: self._ranges[n] for n in wider if n in self._ranges}}
+        range_by_tensor = {n: r for n, r in ranges.items() if n in {*network.tensors}} | network.get_model_ranges(
+            network.said_types
+        )
+        types = {**self._before.types, **{n: network.types[n] for n in wider}}
+        chosen = replace(self._before, ranges=range_by_tensor, types=types)
+        if not chosen.offsets:
+            return chosen
+        return offset_zero_points(network, replace(chosen, offsets={}), (), self._ignore_progress).quantization
+
+    def _ignore_progress(self, *_: object) -> None:
+        return None
+
+    def _widen(self, count: int) -> Network:
+        """Return the network with wider codes of the first groups."""
+        operators = {output for output, _ in self._order[:count]}
+        tensors = {n for _, group in self._order[:count] for n in group}
+        network = self._network.with_types(dict.fromkeys(sorted(tensors), self.wide))
+        model, first = network.model, network.chip.code_types[0]
+        narrow = [n for n, codes in network.code_types.items() if codes is first]
+        inner = [n for n in narrow if n not in operators | tensors and get_operator(model, n) in operators]
+        return network.with_types(dict.fromkeys(inner, self.wide))
+
+    def solve(self, progress: Progress) -> tuple[int, tuple[float, float]]:
+        """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after.
+        Parts that gain nothing by them do not count, such as elements of an output that its own codes lose.
+        """
+        count = self._find_most_within_budget(progress)
+        gaining_parts = self._list_gaining_parts(0, count)
+        if not gaining_parts:
+            worst = min(self.measure_levels(0).values(), default=0.0)
+            return 0, (worst, worst)
+        before_db, level = (self._find_worst_db(n, gaining_parts) for n in (0, count))
+        best = level
+        while count > 1 and self._is_within_budget(count // 2):
+            half = self._find_worst_db(count // 2, gaining_parts)
+            if half < best - SAME_DB or half <= before_db + SAME_DB:
+                break
+            count, level, best = count // 2, half, max(half, best)
+        return (count if level > before_db + SAME_DB else 0), (before_db, level)
+
+    def compare(self, count: int, other: int) -> tuple[float, float]:
+        """Return the worst part in dB with so many groups and with more, of parts that gain. Raise CompileError."""
+        gaining_parts = self._list_gaining_parts(count, other)
+        return self._find_worst_db(count, gaining_parts), self._find_worst_db(other, gaining_parts)
+
+    def _list_gaining_parts(self, count: int, other: int) -> list[str]:
+        """Return the parts that gain by more groups."""
+        before, after = self.measure_levels(count), self.measure_levels(other)
+        return [part for part in before if after.get(part, before[part]) > before[part] + SAME_DB]
+
+    def _find_worst_db(self, count: int, parts: Sequence[str]) -> float:
+        levels = self.measure_levels(count)
+        return min((levels[part] for part in parts if part in levels), default=CEILING_DB)
+
+    def count_tensors(self, count: int) -> int:
+        """Return the number of tensors of the chip that have wider codes with the first groups."""
+        return sum(codes is self.wide for codes in self._widen(count).code_types.values())
+
+    def get_slowdown(self, count: int) -> float:
+        """Return the cycles with the first groups over those without."""
+        return self.count_cycles(count) / max(self.count_cycles(0), 1)
+
+    def _find_most_within_budget(self, progress: Progress) -> int:
+        least, most = 0, len(self._order)
+        count = most
+        while least < most:
+            progress("cycles of wider codes", most - least, None)
+            if self._is_within_budget(count):
+                least = count
+            else:
+                most = count - 1
+            count = (least + most + 1) // 2
+        return least
+
+    def _is_within_budget(self, count: int) -> bool:
+        try:
+            return self.count_cycles(count) <= self._network.max_slowdown * self.count_cycles(0)
+        except CompileError:  # the machine cannot express it
+            return False
+
+    def count_cycles(self, count: int) -> int:
+        """Return the expected cycles with the first groups wider. Raise CompileError."""
+        if count not in self._cycles:
+            self._cycles[count] = self._counter(self._widen(count), self.quantize(count))
+        return self._cycles[count]
+
+    def measure_levels(self, count: int) -> Mapping[str, float]:
+        """Return dB of every part with the first groups wider. Raise CompileError."""
+        if count not in self._levels:
+            quality = self._judge.verdict(self._widen(count), self.quantize(count))
+            self._levels[count] = {key: db for part in quality.parts for key, db in part.list_levels().items()}
+        return self._levels[count]
+
+
+def measure_ranges_of_types(network: Network, types: Mapping[str, CodeType], samples: Iterable[Sample]) -> Mapping[str, Range]:
+    """Return the ranges of the network's tensors in the codes of these types, by the machine's own observer."""
+    model, numerics = network.model, network.chip.numerics
+    ranges = calibrate(
+        model.proto,
+        samples,
+        network.tensors,
+        observer=default_observer(numerics),
+        numerics=numerics,
+        others={name: numerics.of(codes) for name, codes in types.items()},
+        computed_by=model,
+        divided=model.divided,
+    )
+    return adjust_ranges(model.proto, ranges, model.divided, model.name).ranges
+
+
+def get_operator(model: NormalModel, tensor: str) -> str:
+    """Return the output of the operator that a tensor is a step of, or the tensor itself."""
+    output = tensor.partition(": ")[0]
+    is_step = model.undivided is not None and tensor not in model.undivided.types and output in model.undivided.types
+    return output if is_step else tensor
