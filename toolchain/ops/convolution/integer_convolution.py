@@ -177,7 +177,8 @@ def _most(channels: int, limit: int, step: int) -> int:
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     """True when the padding must be written into memory first."""
     depthwise = is_depthwise(groups, inputs, outputs, chip)
-    limit = fill_default_limits(chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
+    limits = chip.limits.depthwise if depthwise else chip.limits.convolution
+    limit = fill_default_limits(limits).max_pad  # pyright: ignore[reportArgumentType]  # frozen models have a hash
     return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])
 
 
