@@ -27,7 +27,8 @@ from toolchain.isa import load_machine
 from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.evaluate_outputs import OutputEvaluator
 from toolchain.repair.network import Network
-from toolchain.repair.solve_types import TypeTrials, find_wider_type, list_groups, solve_types
+from toolchain.repair.solve_types import find_wider_type, list_groups, solve_types
+from toolchain.repair.type_trials import TypeTrials
 
 ROWS, CHANNELS, SAMPLES = 16, 32, 24
 CASES = {
@@ -78,14 +79,15 @@ def compare(name: str, network: Network, draws: int) -> str:
     solved = network.with_types(solution.types)
     plain, most = counter(network, before), counter(solved, solution)
     levels = [judge.verdict(n, q).weakest_db for n, q in ((network, before), (solved, solution))]
-    rng, groups, best = np.random.default_rng(3), list(list_groups(network)), -math.inf
+    rng, groups, best = np.random.default_rng(3), list_groups(network), -math.inf
     for _ in range(draws):
-        order = [str(g) for g in rng.permutation(groups)[: rng.integers(1, len(groups) + 1)]]
+        names = [str(g) for g in rng.permutation(list(groups))[: rng.integers(1, len(groups) + 1)]]
+        order = [(name, groups[name]) for name in names]
         trials = TypeTrials(network, before, wide, order, (judge, counter))
         trials.measure_ranges(samples)
         try:
             if trials.count_cycles(len(order)) <= most:
-                best = max(best, trials.measure_worst_db(len(order)))
+                best = max(best, min(trials.measure_levels(len(order)).values()))
         except CompileError:  # the machine cannot express it
             continue
     return f"| {name} | {most / plain:.2f} | {levels[0]:.1f} | {levels[1]:.1f} | {best:.1f} |"

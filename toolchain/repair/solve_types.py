@@ -54,6 +54,7 @@ def solve_types(
     most_macs: float = MOST_MACS,
 ) -> StepOutcome:
     """Return the quantization with the machine's next wider codes for some tensors.
+
     Networks whose tensors are dear to measure get them around norms that read rows of unlike size.
 
     `measures_large`: tensors are measured even of networks where that is dear, if they have no such norms.

@@ -77,6 +77,7 @@ class TypeTrials:
 
     def solve(self, progress: Progress) -> tuple[int, tuple[float, float]]:
         """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after.
+
         Parts that gain nothing by them do not count, such as elements of an output that its own codes lose.
         """
         count = self._find_most_within_budget(progress)
