@@ -25,9 +25,9 @@ from toolchain.errors import CompileError, InternalError, format_count
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.ir.range_constraints import FixedRange
-from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.passes.decompose import decompose_all
 from toolchain.repair.compensate_rounding import offset_zero_points
+from toolchain.repair.float_room import add_room
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.repair_pipeline import EFFORTS, OBSERVERS_STEP, STEPS, Effort, RepairStep, StepResult, run_repair
 from toolchain.repair.sample_folds import LEAST_JUDGES, STRETCH, Fold, folds
@@ -35,7 +35,6 @@ from toolchain.repair.sampled_rows import sample_rows
 from toolchain.report import check_frontend
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
-_ROOM = 4.0
 _MAGNITUDES = (1.0, 100.0, 10_000.0)  # of random inputs: large ones pass a bias before a Relu
 BY_DEFAULT: Effort = "fast"
 LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
@@ -82,7 +81,7 @@ def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None, *,
     """Return the repair steps of an effort.
 
     `observer`: the requested observer; where it is one of the three, no other is tried.
-    `quantized`: the model is quantized already, so only layers whose codes are not its own are repaired.
+    `quantized`: the model gives scales of activations, so only layers whose codes are not its own are repaired.
     """
     if effort == "none":
         return [OBSERVERS_STEP] if observer == AUTO else []
@@ -116,13 +115,14 @@ def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str |
         weight_types=network.weight_types,
         compiler_weights=network.compiler_weights,
     )
-    if _is_quantized(network) and not sample_rows(network, as_given, 1):
+    if _has_file_scales(network) and not sample_rows(network, as_given, 1):
         return "the model is quantized already, and its codes are taken as they are; leave it out"
     return _too_few(samples)
 
 
-def _is_quantized(network: Network) -> bool:
-    return bool(network.selection.file_ranges.keys() - network.selection.fixed or network.model.stored)
+def _has_file_scales(network: Network) -> bool:
+    """Return whether the model gives scales of activations; a model whose weights alone are codes gives none."""
+    return bool(network.selection.file_ranges.keys() - network.selection.fixed)
 
 
 def _too_few(samples: Iterable[Sample]) -> str | None:
@@ -146,7 +146,7 @@ def calibrate_network(
     """
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
-    steps = steps_of(effort, observer, quantized=_is_quantized(network))
+    steps = steps_of(effort, observer, quantized=_has_file_scales(network))
     if not steps:
         plain = _calibrate_ranges(network, samples, observer, progress)
         return plain if every is None else replace(_calibrate_ranges(network, every, observer, progress), judged=plain)
@@ -319,24 +319,6 @@ def _of_model(quantization: Quantization, model: NormalModel) -> Quantization:
     )
 
 
-def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
-    """What a quantized model leaves in float has no end there: where its codes are finer than those of 8 bits, so much of them
-    goes to values beyond what calibration saw, but where what makes them has an end."""
-    fine = {n for n in network.selection.float_tensors & ranges.keys() if types[n].bits > 8}
-    roomy = {n: Range(min(r.low, _ROOM * r.low), max(r.high, _ROOM * r.high)) if n in fine else r for n, r in ranges.items()}
-    for node in (n for n in network.selection.graph.nodes if isinstance(n.op, FloatOp)):
-        y, x = (network.origins[n].tensor if n in network.origins else "" for n in (node.outputs[0], node.inputs[0]))
-        if y not in fine or x not in roomy:
-            continue
-        low, high = operator_of(node, FloatOp).reach(roomy[x])
-        seen, wide = ranges[y], roomy[y]
-        roomy[y] = Range(
-            wide.low if low is None else max(wide.low, min(seen.low, low)),
-            wide.high if high is None else min(wide.high, max(seen.high, high)),
-        )
-    return roomy
-
-
 def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
     """Return the tensors that stay zero for random inputs of every magnitude, and so for any data.
     The set is empty where onnxruntime refuses all of the inputs.
@@ -384,6 +366,6 @@ def _calibrate_ranges(
         divided=model.divided,
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
-    ranges = _with_room(adjusted.ranges, network, types)
+    ranges = add_room(adjusted.ranges, network, types)
     quantization = Quantization({**ranges, **model_ranges}, types=types, **weights)
     return CalibratedNetwork(network, _of_model(quantization, model), sample_count, adjusted.notes, adjusted.unseen, chosen)

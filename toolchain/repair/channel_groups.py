@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from toolchain.ir.file_quantization import find_file_weights
 from toolchain.ir.graph import OnnxNode, OnnxOp
 from toolchain.ir.range_constraints import ClippedRange
 from toolchain.repair.channels import Channels, Roles
@@ -79,6 +80,7 @@ def find_groups(network: Network) -> list[Group]:
         if producer is None or has_fixed_scale or not (role.makes or role.passes):
             group.sound = False
         elif role.makes:
+            group.sound &= not find_file_weights(producer, network.model.stored)  # factors would take its codes from the file
             group.makers.append(producer)
             group.chip_makers |= producer.name in chip
         elif (bound := clamp_bound(producer, graph)) is not None:
@@ -88,6 +90,7 @@ def find_groups(network: Network) -> list[Group]:
         for reader in consumers.get(name, ()):
             role = channels.roles[reader.name]
             if name in role.takes:
+                group.sound &= not find_file_weights(reader, network.model.stored)
                 group.takers.append((reader, name))
             elif name not in role.passes:
                 group.sound &= reader.name not in chip

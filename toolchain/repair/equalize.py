@@ -21,6 +21,7 @@ from toolchain.ir.graph import OnnxGraph, OnnxNode
 from toolchain.repair.channel_groups import Group, chip_nodes, find_groups
 from toolchain.repair.channel_scaling import Array, by_input, reach, weights_of
 from toolchain.repair.evaluate_outputs import OutputEvaluator, pick_trial_samples
+from toolchain.repair.float_room import add_room
 from toolchain.repair.network import Network, Progress
 
 SWEEPS = 8  # over all groups: what one takes from a layer its neighbours see in the next
@@ -129,7 +130,8 @@ def apply_factors(
             computed_by=scaled.model,
             divided=scaled.model.divided,
         )
-        return adjust_ranges(scaled.model.proto, ranges, scaled.model.divided, scaled.model.name)
+        adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.divided, scaled.model.name)
+        return replace(adjusted, ranges=add_room(adjusted.ranges, scaled, scaled.said_types))
 
     adjusted = measure(samples)
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}

@@ -14,6 +14,7 @@ from quant.structural_ranges import AdjustedRanges, adjust_ranges
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, pick_trial_samples
+from toolchain.repair.float_room import add_room
 from toolchain.repair.network import Network, Progress
 
 TRIALS = 12  # ways to choose that are looked at
@@ -68,7 +69,8 @@ def _observe(network: Network, samples: Iterable[Sample], progress: Progress) ->
 def _adjusted(network: Network, seen: ObservedRanges, chosen: Choice) -> AdjustedRanges:
     model = network.model
     ranges = _mix_ranges({o: seen.ranges(o, network.chip.numerics) for o in set(chosen.values())}, chosen)
-    return adjust_ranges(model.proto, ranges, model.divided, model.name)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
+    return replace(adjusted, ranges=add_room(adjusted.ranges, network, network.said_types))
 
 
 def _mix_ranges(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
@@ -127,7 +129,8 @@ class _Search:
         model = self.network.model
         adjusted = adjust_ranges(model.proto, _mix_ranges(ranges, chosen), model.divided).ranges
         try:
-            trial_ranges = {**adjusted, **self.network.selection.file_ranges}
+            roomy = add_room(adjusted, self.network, self.network.said_types)
+            trial_ranges = {**roomy, **self.network.selection.file_ranges}
             return self.judge.verdict(self.network, replace(self.before, ranges=trial_ranges)).decibels
         except CompileError:  # the machine cannot express these
             return float("-inf")
