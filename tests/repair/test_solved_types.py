@@ -83,7 +83,7 @@ def test_a_sum_that_cancels_gets_wider_codes(tmp_path: Path) -> None:
     assert decibels(plain) < 10 and decibels(widened) > 30
     assert widened.figures["expected_cycles"] <= 1.1 * plain.figures["expected_cycles"]
     (note,) = [n for n in widened.notes if n.startswith("codes of int16 for r (100 % of the noise)")]
-    assert " times the cycles" in note
+    assert " times the cycles that the plan expects" in note
 
 
 def test_types_that_the_repair_chose_stand_in_the_file(tmp_path: Path) -> None:

@@ -274,5 +274,5 @@ def _describe(
     before_db, after_db = levels
     return (
         f"codes of {wide} for {', '.join(shares)}{more}: the worst part has {after_db:.1f} dB for {before_db:.1f}, in "
-        f"{slowdown:.2f} times the cycles; --type, or type: in a file of --quant, says other"
+        f"{slowdown:.2f} times the cycles that the plan expects; --type, or type: in a file of --quant, says other"
     )
