@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CPU_S = 300  # of one command; what takes more hangs
+TIMEOUT_S = 300  # by the clock, of one command: what takes longer hangs
 
 SCRIPT = """
 import pickle
@@ -49,12 +49,15 @@ COMMANDS = (
 
 
 class FailedStep(Exception):
-    """A command that ended with another exit code than 0."""
+    """A command that did not start, hung, or ended with another exit code than 0."""
 
 
 def run_step(command: Sequence[str], folder: Path) -> str:
-    """Run a command in a folder and return its standard output; what fails is a FailedStep with the last line of its message."""
-    done = subprocess.run(command, cwd=folder, timeout=CPU_S, check=False, capture_output=True, text=True)
+    """Run a command in a folder and return its standard output. Raise FailedStep with the last line of its message."""
+    try:
+        done = subprocess.run(command, cwd=folder, timeout=TIMEOUT_S, check=False, capture_output=True, text=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FailedStep(f"{' '.join(command)}: {error}") from None
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise FailedStep(f"{' '.join(command)}: exit code {done.returncode}: {lines[-1]}")
@@ -102,7 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        wheel = build_wheel(Path(folder))
+        try:
+            wheel = build_wheel(Path(folder))
+        except FailedStep as error:
+            print(error)
+            return 1
         for index, python in enumerate(arguments.python):
             place = Path(folder) / str(index)
             place.mkdir()
