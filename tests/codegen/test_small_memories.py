@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -105,3 +106,18 @@ def test_every_size_is_built_for_or_refused(memory: str, sizes: list[int], two_w
             refused += 1
             assert f"memories.{memory}.size" in str(refusal)
     assert 0 < refused < len(sizes)
+
+
+@pytest.mark.parametrize("memory", ["sram", "dram"])
+def test_the_least_size_is_one_that_the_machine_can_have(memory: str, two_wide: Path) -> None:
+    """Sizes are multiples of all banks' words, tiles and constants are not."""
+
+    def with_banks(size: int) -> Machine:
+        keys = _memories()
+        changed = {"size": size, "banks": 24, "bank_bytes": 8, "alignment_bytes": 16}
+        return with_keys(load_machine("edge16"), memories=keys | {memory: keys[memory] | changed})
+
+    with pytest.raises(CompileError) as refusal:
+        _built(two_wide, with_banks(192), 1)
+    (least,) = re.findall(r"network (?:is|needs) ([0-9,]+) bytes", str(refusal.value))
+    assert _built(two_wide, with_banks(int(least.replace(",", ""))), 1).container.segments

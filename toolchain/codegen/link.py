@@ -96,7 +96,8 @@ class DramTooSmall(CompileError):
         `size_bytes`: what the network needs; with `at_least` no plan needs less, and this one may need more.
         """
         self.size_bytes = size_bytes
-        requirement = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
+        size = round_up(size_bytes, chip.dram.size_step_bytes)  # that the machine's file may have
+        requirement = f"the network needs {'at least ' if at_least else ''}{size:,} bytes of DRAM"
         super().__init__(
             f"{chip.name}: {requirement}, memories.dram.size is {chip.dram.size:,}: raise it, or take a smaller model or inputs"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from math import ceil
+from math import ceil, lcm
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
@@ -53,6 +53,11 @@ class Memory(Section):
     # each; fcfs: who was ready first
     arbitration: Literal["fixed", "round_robin", "fcfs"] = "fixed"
     private_to: Name | None = None  # an engine: each of its units has one of these for itself
+
+    @property
+    def size_step_bytes(self) -> int:
+        """The number of bytes of which a size of this memory is a multiple."""
+        return lcm(self.alignment_bytes, self.banks * (self.bank_bytes or 1))
 
     def in_cycles_of(self, frequency: float) -> Memory:
         """The same with rates and latencies of another clock: latencies in whole cycles, rounded up."""

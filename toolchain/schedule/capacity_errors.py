@@ -45,7 +45,7 @@ def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chi
         f"{chip.name} has {size} (memories.{key}.size)",
         f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the {name}):",
         *_picture(rows, size),
-        f"  help: the smallest {name} that would do for the network is {need} bytes",
+        f"  help: the smallest {name} that would do for the network is {round_up(need, memory.size_step_bytes)} bytes",
     ]
     return "\n".join(lines)
 
