@@ -85,7 +85,8 @@ def use_custom_ops(libraries: Iterable[str]) -> None:
         if file in _LIBRARIES:
             continue
         if not Path(library).is_file():
-            raise CompileError(f"custom-ops {library}: {NO_FILE}; give a shared library of onnxruntime's custom operators")
+            fault = "is a directory" if Path(library).is_dir() else NO_FILE
+            raise CompileError(f"custom-ops {library}: {fault}; give a shared library of onnxruntime's custom operators")
         try:
             onnxruntime.SessionOptions().register_custom_ops_library(file)
         except Exception as fault:  # onnxruntime's errors share no base class

@@ -90,6 +90,9 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
         inference.use_custom_ops([str(file)])
     way_out = "give a shared library of onnxruntime's custom operators"
     assert str(refusal.value) == f"custom-ops {file}: no such file or directory; {way_out}"
+    with pytest.raises(CompileError) as refusal:
+        inference.use_custom_ops([str(tmp_path)])
+    assert str(refusal.value) == f"custom-ops {tmp_path}: is a directory; {way_out}"
     file.write_bytes(b"no library")
     with pytest.raises(CompileError, match=r"^custom-ops .*: onnxruntime cannot load it: "):
         inference.use_custom_ops([str(file)])

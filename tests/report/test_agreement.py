@@ -134,6 +134,13 @@ def test_a_file_that_onnxruntime_does_not_load_is_said(tmp_path: Path) -> None:
     assert built.warnings[0].endswith("so that a fault in reading the file would not show")
 
 
+def test_a_long_reason_of_onnxruntime_ends_at_a_word(tmp_path: Path) -> None:
+    proto = make_scaled_convolution("a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) y = Relu(s)")
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 2))
+    (warning,) = [w for w in build(proto, BuildOptions("edge16")).warnings if w.startswith("onnxruntime does not run")]
+    assert " ...); calibrated and judged" in warning
+
+
 def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last digits of a sum, made large: both spellings are right, and their outputs have nothing in common."""
     proto = onnx.parser.parse_model(

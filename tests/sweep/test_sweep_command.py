@@ -89,6 +89,7 @@ def test_a_sweep_of_which_no_build_succeeds_exits_with_1_and_keeps_its_rows(tmp_
     for _ in range(2):  # built, and read in the store
         printed = run(f"npu-sweep {file}")
         assert (printed.code, len(read_rows(results))) == (1, 4)
+        assert "Pareto front of tiny: no point has all of cycles, " in printed.out
         assert printed.err.splitlines()[-1] == f"no build succeeded, of 4 builds; {results / 'results.csv'} has the reasons"
 
 

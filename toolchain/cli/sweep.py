@@ -194,6 +194,8 @@ def _front_text(run: SweepRun, network: str, targets: Sequence[Objective]) -> st
     from toolchain.sweep.pareto_picture import describe_point
 
     front = run.front(network, targets)
+    if not front:
+        return f"Pareto front of {network}: no point has all of {', '.join(target.title for target in targets)}\n"
     lines = [
         (describe_point(row), *(f"{row.result.metrics[target.metric]:,.6g}" for target in targets))
         for row in front[:MOST_FRONT_LINES]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ AMPLIFIED = 10.0  # ...and how many times its effect two spellings of one networ
 DRAWS = 3
 SQUARED = 2.0**56  # magnitudes up to this, and from one over it on, have squares whose sums float32 holds
 HELD_ELEMENTS = 32 << 20  # of tensors that are compared at once
+_MOST_QUOTED = 200  # source: characters of a warning, of which the rest says what follows
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
         for sample, _ in expected[:1]:
             _compare_optimized(model, names, sample)
     except InferenceError as fault:
+        reason = shorten(fault.reason, _MOST_QUOTED, placeholder=" ...")
         return replace(model, source=None), (
-            f"onnxruntime does not run the file as it is ({fault.reason:.200}); calibrated and judged on its normal form, "
+            f"onnxruntime does not run the file as it is ({reason}); calibrated and judged on its normal form, "
             "so that a fault in reading the file would not show",
         )
     del file
