@@ -177,7 +177,7 @@ def block(path: Path, length: int, width: int, heads: int) -> Path:
 
 @pytest.mark.parametrize("sram_kib", [pytest.param(512, marks=pytest.mark.exhaustive), 64])
 def test_a_block_of_a_transformer(sram_kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RegionPlanner, "add_prefetch", lambda _, plan: plan)  # constants in pieces would be counted too
+    monkeypatch.setattr(RegionPlanner, "add_prefetch", lambda _, plan, most: plan)  # constants in pieces would be counted too
     monkeypatch.setattr(RegionPlanner, "retile", lambda _, plan: plan)  # and finer tiles
     path = block(tmp_path / "m.onnx", 64, 96, 6)
     plain = build(path, BuildOptions(edge16(sram_kib)))

@@ -55,6 +55,18 @@ def test_what_is_read_unrounded_keeps_its_values(function: str, machine: str, le
     assert not [w for w in built.warnings if "left in float for others" in w]
 
 
+@pytest.mark.parametrize("other", ["w = {{0.01}}, int8 v = {{0}}", "w = {{0.002}}, int8 v = {{125}}"])
+@pytest.mark.parametrize("behind", ["c = ", "f = "])
+def test_of_two_roundings_each_has_its_own_range(other: str, behind: str, tmp_path: Path) -> None:
+    """The other codes reach further, or as far in another direction; they come first or last in the file."""
+    text = MODEL.replace("q = {{-3}}", f"q = {{{{-3}}}}, float {other}").replace("z = Mul(c, b)", "z = Neg(i)")
+    lines = text.splitlines()
+    at = next(k for k, line in enumerate(lines) if line.strip().startswith(behind)) + 1
+    lines[at:at] = ["    h = QuantizeLinear(c, w, v)", "    i = DequantizeLinear(h, w, v)"]
+    _, y, z = build_and_judge("\n".join(lines).format(function="Tanh", scale=0.002), "edge16", tmp_path)
+    assert min(y, z) > 40
+
+
 def test_what_holds_all_of_a_function_is_made_once(tmp_path: Path) -> None:
     """The file's codes end at -0.99 and 1.03, those of a Sigmoid at 0 and 1."""
     built, y, z = build_and_judge(MODEL.format(function="Sigmoid", scale=0.0079), "edge16", tmp_path)

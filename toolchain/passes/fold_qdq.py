@@ -79,6 +79,7 @@ class _Taking:
         self._dynamic: set[str] = set()
         self._ended: set[str] = set()
         self._shared: set[str] = set()
+        self._repeated: set[str] = set()  # what functions that are computed again make first
 
     def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
@@ -150,13 +151,15 @@ class _Taking:
         return y
 
     def _reaches_beyond(self, x: str, node: OnnxNode, bounds: Range) -> bool:
-        """Return whether a function makes `x`, something reads it unrounded, and it has values beyond these bounds.
+        """Return whether a function makes `x`, it has values beyond these bounds, and something reads these.
 
         `node`: rounds it; nothing but what makes reals of them reads its codes.
         """
         codes = node.outputs[0]
-        is_unrounded = x in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(x, ()))
-        if x in self._file_ranges or not is_unrounded or finest_codes(self._chip).bits > _EXACT_BITS:
+        step = bounds.span / 255  # of 8 bits; quantizers leave out as much
+        within = Range(bounds.low - step, bounds.high + step)
+        is_read_beyond = x in self._graph.outputs or any(self._reads_beyond(n, within) for n in self._consumers.get(x, ()))
+        if x in self._file_ranges or not is_read_beyond or finest_codes(self._chip).bits > _EXACT_BITS:
             return False
         if codes in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(codes, ())):
             return False
@@ -168,8 +171,15 @@ class _Taking:
             return False  # what makes its input does it too, and would not twice
         with np.errstate(all="ignore"):
             values = evaluate(function, _READ)
-        step = bounds.span / 255  # of 8 bits; quantizers leave out as much
-        return not bool(((values >= bounds.low - step) & (values <= bounds.high + step)).all())
+        return not bool(((values >= within.low) & (values <= within.high)).all())
+
+    def _reads_beyond(self, node: OnnxNode, within: Range) -> bool:
+        """Return whether a node reads values outside a range: it rounds nothing, or to codes that reach further."""
+        file_quant = _find_file_quant(node, self._graph)
+        if file_quant is None:
+            return True
+        low, high = file_quant.ends()
+        return low < within.low or high > within.high
 
     def _is_real(self, node: OnnxNode) -> bool:
         """Return whether a node is no rounding, and none of its codes made real again."""
@@ -180,6 +190,7 @@ class _Taking:
         producer = self._producers[x]
         inputs = tuple(self._same.get(n, n) for n in producer.inputs)
         self._ended.add(y)
+        self._repeated.add(x)
         self._nodes.append(Node(node.name, producer.op, inputs, (y,), (*producer.sources, *node.sources)))
 
     def _give_range(self, y: str, file_quant: FileQuant, codes: CodeType | None) -> None:
@@ -238,9 +249,14 @@ class _Taking:
         return False
 
     def _alive(self) -> list[OnnxNode]:
-        """Return the nodes without DynamicQuantizeLinear nodes that nothing reads any more."""
+        """Return the nodes without those that nothing reads any more: DynamicQuantizeLinear, functions computed again."""
         read = {i for n in self._nodes for i in n.inputs} | set(self._graph.outputs)
-        return [n for n in self._nodes if n.op.op_type != "DynamicQuantizeLinear" or not read.isdisjoint(n.outputs)]
+
+        def is_needed(node: OnnxNode) -> bool:
+            may_go = node.op.op_type == "DynamicQuantizeLinear" or not self._repeated.isdisjoint(node.outputs)
+            return not may_go or not read.isdisjoint(node.outputs)
+
+        return [n for n in self._nodes if is_needed(n)]
 
     def done(self) -> FoldedQdq:
         outputs = {y: x for y, x in self._same.items() if y in self._graph.outputs}
