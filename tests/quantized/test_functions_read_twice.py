@@ -56,12 +56,12 @@ def test_what_is_read_unrounded_keeps_its_values(function: str, machine: str, le
 
 
 @pytest.mark.parametrize("other", ["w = {{0.01}}, int8 v = {{0}}", "w = {{0.002}}, int8 v = {{125}}"])
-@pytest.mark.parametrize("behind", ["c = ", "f = "])
-def test_of_two_roundings_each_has_its_own_range(other: str, behind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("line_before", ["c = ", "f = "])
+def test_of_two_roundings_each_has_its_own_range(other: str, line_before: str, tmp_path: Path) -> None:
     """The other codes reach further, or as far in another direction; they come first or last in the file."""
     text = MODEL.replace("q = {{-3}}", f"q = {{{{-3}}}}, float {other}").replace("z = Mul(c, b)", "z = Neg(i)")
     lines = text.splitlines()
-    at = next(k for k, line in enumerate(lines) if line.strip().startswith(behind)) + 1
+    at = next(k for k, line in enumerate(lines) if line.strip().startswith(line_before)) + 1
     lines[at:at] = ["    h = QuantizeLinear(c, w, v)", "    i = DequantizeLinear(h, w, v)"]
     _, y, z = build_and_judge("\n".join(lines).format(function="Tanh", scale=0.002), "edge16", tmp_path)
     assert min(y, z) > 40
