@@ -72,7 +72,7 @@ def test_a_sweep_builds_with_a_plugin_and_again_where_it_changed(tmp_path: Path)
 def test_a_row_without_its_plugin_names_the_key_of_the_file(tmp_path: Path) -> None:
     file = write_sweep(tmp_path, SOFT_CLIP)
     printed = run(f"npu-sweep {file}")
-    assert printed.code == 0 and "2 points: 2 refused" in printed.out
+    assert printed.code == 1 and "2 points: 2 refused" in printed.out
     row = read_rows(file)[0]
     assert row["reason"] == 'node SoftClip_1 (SoftClip): domain "my.org" is not known'
     assert run(f"npu-sweep {file} --report {row['key']}").out.endswith(f"{KEYS}\n")
