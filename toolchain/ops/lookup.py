@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from toolchain import machine
 from toolchain.ops.function_names import find_name_fault
-from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, pad_to_three_dims, pointwise_windows, row_column
-from toolchain.ops.kit.loops import LoopOrder
+from toolchain.ops.kit.box_tiles import PointwiseOp, box_nest, pad_to_three_dims, row_column
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, split_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, split_per_sample
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup(TiledOp):
+class Lookup(PointwiseOp):
     """An operator y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated.
 
     `function`: as in `Unary`, for its rate only.
@@ -25,7 +24,6 @@ class Lookup(TiledOp):
     NAME = "Lookup"
     VERSION = 2
     takes_device_arrays = True
-    is_pointwise = True
     table: LookupTable
     function: str | None = None
 
@@ -36,23 +34,11 @@ class Lookup(TiledOp):
     def reference(self, inputs: Sequence[Array]) -> Array:
         return self.table.apply(inputs[0])
 
-    def reads_granules(self, layer: Layer) -> bool:
-        return True
-
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return split_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
         return self.function
-
-    def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.lanes)
-
-    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
-        return box_orders(layer)
-
-    def windows(self, layer: Layer, axis: int) -> Windows:
-        return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         block = self.table.block(layer.node.name, "tables")

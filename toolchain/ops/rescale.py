@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
@@ -11,47 +11,33 @@ from quant.fixed_point.pointwise.elementwise import rescale
 from toolchain import machine
 from toolchain.ir.graph import Node, Quant, step_name
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box_tiles import box_nest, box_orders, box_tilings, broadcast_strides, pointwise_windows
+from toolchain.ops.kit.box_tiles import PointwiseOp, box_nest, broadcast_strides
 from toolchain.ops.kit.elementwise import elementwise
-from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows, split_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, split_per_sample
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling
 
 
 @dataclass(frozen=True, eq=False)
-class Rescale(TiledOp):
+class Rescale(PointwiseOp):
     """Codes of one scale to codes of another: out(x - x_zero_point)."""
 
     NAME = "Rescale"
     VERSION = 2
     takes_device_arrays = True
-    is_pointwise = True
     x_zero_point: int
     requant: Requant
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=self.requant.dtype)
 
-    def reads_granules(self, layer: Layer) -> bool:
-        return True
-
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return split_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
         return ()
-
-    def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.lanes)
-
-    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
-        return box_orders(layer)
-
-    def windows(self, layer: Layer, axis: int) -> Windows:
-        return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size), extent)

@@ -5,7 +5,7 @@ TFLite ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise), roundings as
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,19 +13,10 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add, mul, prelu
 from toolchain import machine
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box_tiles import (
-    box_nest,
-    box_orders,
-    box_tilings,
-    broadcast_strides,
-    constant_block,
-    operand_box,
-    pointwise_windows,
-)
+from toolchain.ops.kit.box_tiles import PointwiseOp, box_nest, broadcast_strides, constant_block, operand_box
 from toolchain.ops.kit.elementwise import elementwise
-from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, Windows
+from toolchain.ops.kit.operator import Array, Layer, PerSample
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling
 
@@ -33,7 +24,7 @@ Kind = Literal["add", "sub", "mul", "prelu"]
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerBinary(TiledOp):
+class IntegerBinary(PointwiseOp):
     """An operator of two tensors of codes.
 
     `kind`: one of add, sub, mul, prelu.
@@ -45,7 +36,6 @@ class IntegerBinary(TiledOp):
     NAME = "Binary"
     VERSION = 2
     takes_device_arrays = True
-    is_pointwise = True
     kind: Kind
     a_zero_point: int
     b_zero_point: int
@@ -83,9 +73,6 @@ class IntegerBinary(TiledOp):
             dtype=self.out_requant.dtype,
         )
 
-    def reads_granules(self, layer: Layer) -> bool:
-        return True
-
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         """An operand with one element along the samples, or without that dimension, serves them all."""
         counted: list[str] = []
@@ -98,15 +85,6 @@ class IntegerBinary(TiledOp):
 
     def tiling_key(self) -> Hashable:
         return self.kind
-
-    def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.lanes)
-
-    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
-        return box_orders(layer)
-
-    def windows(self, layer: Layer, axis: int) -> Windows:
-        return pointwise_windows(layer, axis)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._make_task(layer, start, size), extent)

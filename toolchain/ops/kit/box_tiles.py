@@ -11,7 +11,7 @@ import numpy as np
 from toolchain.machine import memory_type
 from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, cut_axis, uniform_axis
-from toolchain.ops.kit.operator import Layer, Windows
+from toolchain.ops.kit.operator import Layer, TiledOp, Windows
 from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask, Tiling, halvings
 from toolchain.ops.kit.window import Window
 
@@ -107,3 +107,21 @@ def broadcast_strides(box: Box, site: BoxLocation, rank: int) -> Shape:
 def row_column(site: BoxLocation) -> Shape:
     """(row, column) bytes of a site of any rank."""
     return (0, 0, 0, *site.strides.along)[-3:-1]
+
+
+class PointwiseOp(TiledOp):
+    """An operator of the vector engine that works element by element, in boxes. A class adds its reference and its nest."""
+
+    is_pointwise = True
+
+    def reads_granules(self, layer: Layer) -> bool:
+        return True
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return box_tilings(layer, layer.chip.lanes)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer)
+
+    def windows(self, layer: Layer, axis: int) -> Windows:
+        return pointwise_windows(layer, axis)
