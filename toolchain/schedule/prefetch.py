@@ -113,7 +113,7 @@ class PrefetchSearch:
         """The plan with the fullest prefetch that has a place at once, where that takes fewer cycles: an estimate of `best`."""
         if self._steps.over or not self._may_gain:
             return self._plan
-        tried = (self._find_place(self._dealt(_FILLED[0], share, self._cut_short, _FEW), False) for share in _EASY)
+        tried = (self._find_place(self._dealt(_FILLED[0], share, _FEW), False) for share in _EASY)
         plan = next((plan for plan in tried if plan is not None), self._plan)
         return min(self._plan, plan, key=lambda plan: plan.cycles)
 
@@ -142,7 +142,7 @@ class PrefetchSearch:
             if plans and plans[0].cycles > worst:
                 break
             for share, searched in () if self._steps.over else _USABLE:
-                plan = self._find_place(self._dealt(filled, share, self._cut_short, most), searched)
+                plan = self._find_place(self._dealt(filled, share, most), searched)
                 if plan is not None:
                     plans.append(plan)
                     break
@@ -190,23 +190,28 @@ class PrefetchSearch:
             for s in sorted({cost.constants.space for cost in self._costs_by_layer.values()})
         }
 
-    def _list_roomy_layers(self, room: _Bytes) -> set[int]:
+    def _find_roomy_layers(self, room: _Bytes) -> set[int]:
         """The layers for all of whose constants there is room while they run."""
         return {i for i, cost in self._costs_by_layer.items() if cost.grows_bytes <= room[cost.constants.space][i]}
 
     @cached_property
     def _cut_short(self) -> bool:
         """True where some layer has more constants than there is room for."""
-        return len(self._list_roomy_layers(self._room(1.0))) < len(self._costs_by_layer)
+        return len(self._find_roomy_layers(self._room(1.0))) < len(self._costs_by_layer)
 
-    def _dealt(self, filled: float, share: float, some: bool, most: int) -> list[PlannedLayer]:
-        """The layers with their constants fetched ahead, as far as there is room in so much of the memories. What is not there
-        when a layer begins that others have fetched for, it fetches itself, behind the loads of its works. `some`: of layers
-        that have no room for all, the first constants, while the others pass through their rings. `most`: layers that one
-        serves so."""
+    def _dealt(self, filled: float, share: float, most: int) -> list[PlannedLayer]:
+        """The layers with their constants fetched ahead, as far as there is room in so much of the memories.
+
+        What is not there when a layer begins that others have fetched for, it fetches itself, behind the loads of its tiles.
+        Where a layer has more constants than all of the room, its first are fetched, and the others pass through its rings.
+        `most`: layers for which one fetches.
+        """
         room = self._room(share)
-        complete = self._list_roomy_layers(room)
-        rest = {i: deque(self._costs_by_layer[i].constants.blocks) for i in sorted(self._costs_by_layer if some else complete)}
+        complete = self._find_roomy_layers(room)
+        rest = {
+            i: deque(self._costs_by_layer[i].constants.blocks)
+            for i in sorted(self._costs_by_layer if self._cut_short else complete)
+        }
         waiting = deque(i for i, blocks in rest.items() if blocks)  # owners of some that nothing fetches yet
         fetched: dict[int, list[int]] = {}  # behind which layer each of the first constants of one is
         for at in sorted(self._costs_by_layer):

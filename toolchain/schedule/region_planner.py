@@ -86,8 +86,9 @@ class RegionPlanner(LayerByLayer):
         CompileError."""
         plans, close = self._best(), list[PlannedRegion]()
         first_cycles = {plan: self._first_cycles(plan) for plan in plans}
+        most = _CLOSE * min(first_cycles.values(), default=0.0)
         for plan in sorted(plans, key=first_cycles.__getitem__):
-            if close and first_cycles[plan] > _CLOSE * min(first_cycles.values()):
+            if close and first_cycles[plan] > most:
                 break
             finer = plan if close else self.retile(plan)
             close.append(replace(plan, raced=plan is not plans[0]))
