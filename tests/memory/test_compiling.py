@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
+from tests.support.numba_faults import refuse_cache, refuse_import
 from toolchain.memory.place.numba_support import compiler
 
 
@@ -21,27 +18,11 @@ def asked_anew() -> Iterator[None]:
 
 
 def test_a_numba_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any) -> Any:
-        if name == "numba":
-            raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.3.")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    refuse_import(monkeypatch)
     assert compiler() is None
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    def njit(function: Callable[[], int] | None = None, cache: bool = False) -> Any:
-        if function is not None:
-            return function
-
-        def refuse(function: Callable[[], int]) -> Any:
-            raise RuntimeError("cannot cache function: no locator available")
-
-        return refuse if cache else njit
-
-    monkeypatch.setitem(sys.modules, "numba", SimpleNamespace(njit=njit))  # type: ignore[arg-type]
+    refuse_cache(monkeypatch)
     compile_function = compiler()
     assert compile_function is not None and compile_function(lambda: 7)() == 7

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import exact_requant as exact
@@ -18,6 +15,7 @@ from quant.fixed_point import FixedPointError, Requant, Rounding, requantize
 from quant.fixed_point.core import compiled_requantization as compiled
 from quant.fixed_point.core.compiled_requantization import Kernel, run_kernels
 from quant.fixed_point.sums.conv import finish_sums, requantize_sums
+from tests.support.numba_faults import refuse_cache, refuse_import
 
 AS_PYTHON = (compiled.requantize_channels, compiled.requantize_tensor)
 WITHOUT_OFFSETS = (Rounding.FP32_RNE, Rounding.HALF_EVEN)
@@ -128,14 +126,7 @@ def test_loads_once_as_many_elements_were_requantized_as_loading_costs(monkeypat
 
 
 def test_numba_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any) -> Any:
-        if name == "numba":
-            raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.3.")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    refuse_import(monkeypatch)
     monkeypatch.setattr(compiled, "_LOADING_ELEMENTS", 0)
     r = Requant(np.array([1 << 30]), np.array([31]), Rounding.SINGLE_HALF_UP, 0, -128, 127)
     assert compiled.find_kernels(1) is None
@@ -143,11 +134,5 @@ def test_numba_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    def njit(nogil: bool, cache: bool = False) -> Any:
-        def refuse(function: Any) -> Any:
-            raise RuntimeError("cannot cache function: no locator available")
-
-        return refuse if cache else lambda function: function
-
-    monkeypatch.setitem(sys.modules, "numba", SimpleNamespace(njit=njit))  # type: ignore[arg-type]
+    refuse_cache(monkeypatch)
     assert compiled._load_kernels() == AS_PYTHON
