@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,9 @@ from typing import Any
 import numpy as np
 import onnx
 from make_bound_tables import figures_of, ratio, sram_bytes
-from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from onnx_builder import GraphBuilder
 
 from toolchain.api import BuildOptions
 from toolchain.cli.application import report_errors
@@ -33,23 +36,18 @@ class NetworkBuilder:
     """Append nodes with seeded weights to one network. `x`: the latest tensor, of `channels` by `size` by `size`."""
 
     def __init__(self, seed: int, channels: int, size: int):
-        self._rng = np.random.default_rng(seed)
-        self._nodes: list[onnx.NodeProto] = []
-        self._weights: list[onnx.TensorProto] = []
-        self._shape, self.x, self.channels, self.size = [1, channels, size, size], "x", channels, size
+        self._rng, self._graph = np.random.default_rng(seed), GraphBuilder("drawn")
+        self._shape: list[int | str] = [1, channels, size, size]
+        self.x, self.channels, self.size = "x", channels, size
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Append a node; its output."""
-        name = f"{op.lower()}{len(self._nodes)}"
-        self._nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
-        return name
+        return self._graph.node(op, f"{op.lower()}{len(self._graph.nodes)}", [*inputs], **attributes)
 
     def add_weights(self, *shape: int, fan_in: int) -> str:
         """Append normal weights; their name."""
-        name = f"w{len(self._weights)}"
         values = self._rng.standard_normal(shape) * math.sqrt(2 / fan_in)
-        self._weights.append(numpy_helper.from_array(values.astype(np.float32), name))
-        return name
+        return self._graph.constant(f"w{len(self._graph.initializers)}", values.astype(np.float32))
 
     def convolve(self, channels: int, kernel: int, stride: int = 1, groups: int = 1, act: str = "Relu") -> None:
         """Append a convolution and the activation, "" for none."""
@@ -72,14 +70,9 @@ class NetworkBuilder:
         flat = self.add("Flatten", self.add("GlobalAveragePool", self.x))
         self.x = self.add("MatMul", flat, self.add_weights(self.channels, classes, fan_in=self.channels))
 
-    def model(self, shape: list[int] | None = None) -> onnx.ModelProto:
+    def model(self, shape: list[int | str] | None = None) -> onnx.ModelProto:
         """Return the network. `shape`: of its input, where that is no map."""
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape or self._shape)
-        y = helper.make_tensor_value_info(self.x, TensorProto.FLOAT, None)
-        graph = helper.make_graph(self._nodes, "drawn", [x], [y], self._weights)
-        return onnx.shape_inference.infer_shapes(
-            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        )
+        return self._graph.build({"x": shape or self._shape}, {self.x: None}, opset=17)
 
 
 def draw_inverted_residuals(rng: random.Random) -> onnx.ModelProto:

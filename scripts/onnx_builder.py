@@ -34,17 +34,22 @@ class GraphBuilder:
     def build(
         self,
         inputs: dict[str, list[int | str]],
-        outputs: dict[str, list[int | str]],
+        outputs: dict[str, list[int | str] | None],
         opset: int,
         doc: str = "",
     ) -> onnx.ModelProto:
-        """Inputs and outputs: name -> shape, all float32; raises onnx.checker.ValidationError on a bad graph."""
+        """Make the checked model. Inputs and outputs: name -> shape, all float32; an output's None is inferred.
+
+        Raises onnx.checker.ValidationError on a bad graph.
+        """
         ports = [
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in group.items()]
             for group in (inputs, outputs)
         ]
         graph = helper.make_graph(self.nodes, self.name, ports[0], ports[1], self.initializers, doc_string=doc)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+        if None in outputs.values():
+            model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model, full_check=True)
         return model
 
