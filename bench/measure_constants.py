@@ -519,6 +519,7 @@ The compiler has numbers that somebody chose: how many tilings are tried, how ma
 - Numbers of accuracy: SQNR against float of 48 samples that served no choice. On wide32_w4a16 they are of a small network with
   `--repair full`, and of a network of functions, a norm and a softmax. There is also the small one with weights in two bit
   slices. On an edge16 that rounds down they are of a network of sums and averages with `--repair full`.
+- `ends in a fault`: `_CLOSE` is a ratio to the fewest cycles and at least 1; half of it leaves no plan.
 - `-`: the change is below 0.05 % of cycles or 0.05 dB. What a number costs in build time is not in the table.
 
 A number may matter on other networks. One that changes nothing here is a candidate to go. Other numbers have a source beside
