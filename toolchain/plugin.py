@@ -16,11 +16,11 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from toolchain.ir.graph import TensorType
+from toolchain.ir.step_builder import Operand, StepBuilder
 
 __all__ = ["Array", "Example", "LoadedPlugin", "Operator", "Plugin", "Steps", "TensorType", "find_operator", "get_plugins"]
 
 Array: TypeAlias = np.ndarray
-StepInput: TypeAlias = str | float | Sequence[float] | np.ndarray | None
 OPSET = 21  # of ONNX, in which steps are written (docs/frontend.md)
 
 
@@ -92,18 +92,15 @@ class Plugin:
 
 
 @dataclass
-class Steps:
+class Steps(StepBuilder):
     """A builder of steps: nodes of standard ONNX operators (opset 21) in order, and the constants they read.
 
     `types`: type of each input.
-    `prefix`: begins the names of all tensors that steps make.
-    `nodes`: operator, attributes, inputs and outputs of each step.
+    `prefix`: begins the names of all steps and of their tensors.
     """
 
     types: Mapping[str, TensorType]
     prefix: str
-    nodes: list[tuple[str, Mapping[str, Any], tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an input of the operator."""
@@ -111,23 +108,18 @@ class Steps:
 
     def constant(self, value: float | Sequence[float] | Array) -> str:
         """Return the name of a new constant. Integers in a list are int64, all other Python numbers float32."""
-        array = np.asarray(value)
-        is_list_of_integers = isinstance(value, (list, tuple)) and array.dtype.kind == "i"
-        if array.dtype == np.float64 or not (isinstance(value, np.ndarray | np.generic) or is_list_of_integers):
-            array = array.astype(np.float32)
-        name = f"{self.prefix}/constant_{len(self.constants)}"
-        self.constants[name] = array
-        return name
+        return self.define_constant(f"{self.prefix}/constant_{len(self.constants)}", value)
 
-    def add(self, op_type: str, *inputs: StepInput, outputs: int = 1, **attributes: Any) -> Any:
+    def add(self, op_type: str, *inputs: Operand, outputs: int = 1, **attributes: Any) -> Any:
         """Add a step and return the name of its output, or of each where `outputs` is more than 1.
 
         `inputs`: names of tensors, or values of constants; None for an absent one.
         """
-        names = tuple("" if x is None else x if isinstance(x, str) else self.constant(x) for x in inputs)
-        output_names = tuple(f"{self.prefix}/{op_type}_{len(self.nodes)}{f'_{i}' if i else ''}" for i in range(outputs))
+        names = [self.constant(x) if x is not None and not isinstance(x, str) else x for x in inputs]
+        step = f"{self.prefix}/{op_type}_{len(self.nodes)}"
+        output_names = tuple(f"{step}_{i}" if i else step for i in range(outputs))
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
-        self.nodes.append((op_type, values, names, output_names))
+        self.append(step, op_type, names, output_names, values)
         return output_names[0] if outputs == 1 else output_names
 
 

@@ -33,8 +33,8 @@ from toolchain.frontend import load_model, to_graph
 from toolchain.hw.limits import Decomposed
 from toolchain.ir.graph import verify
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.kit.decomposition import DecompositionBuilder
-from toolchain.ops.kit.registry import STEPS
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
+from toolchain.ops.kit.registry import DECOMPOSITIONS
 from toolchain.passes.decompose import decompose_all, decompose_model
 from toolchain.runtime import Session
 
@@ -72,7 +72,7 @@ def engines(built: Build) -> dict[str, tuple[str, str]]:
 
 
 def test_the_machine_names_what_has_steps() -> None:
-    assert set(get_args(Decomposed)) == STEPS.keys()
+    assert set(get_args(Decomposed)) == {name for name, rule in DECOMPOSITIONS.items() if rule.is_by_request}
 
 
 def test_a_machine_that_names_none_takes_none_apart(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_steps_are_a_sound_model_that_says_the_same(tmp_path: Path) -> None:
 
 def test_steps_that_mean_something_else_end_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mean(steps: DecompositionBuilder) -> None:
-        steps.make("exp", "Exp", steps.node.inputs[0], output=0)
+        steps.add("Exp", steps.node.inputs[0], what="exp", output=0)
 
-    monkeypatch.setitem(STEPS, "Softmax", mean)
+    monkeypatch.setitem(DECOMPOSITIONS, "Softmax", Decomposition(mean))
     with pytest.raises(InternalError, match="the frontend changed the model"):
         build(save_model(SOFTMAX, tmp_path)[0], BuildOptions(EDGE16))
 

@@ -35,8 +35,8 @@ from toolchain.evaluation_data import inputs_of
 from toolchain.frontend import NormalModel, load_model
 from toolchain.ir.graph import Graph, OnnxNode, Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.kit.decomposition import POSITIVE, DecompositionBuilder
-from toolchain.ops.kit.registry import STEPS
+from toolchain.ops.kit.decomposition import POSITIVE, Decomposition, DecompositionBuilder
+from toolchain.ops.kit.registry import DECOMPOSITIONS
 from toolchain.passes.decompose import decompose_model
 from toolchain.repair.calibrate_network import calibrate_network
 from toolchain.repair.network import Network
@@ -63,13 +63,13 @@ MACHINES = {"int8": lambda: load_machine("edge16"), "int16": int16_machine}
 def moments(steps: DecompositionBuilder) -> None:
     """(x - mean) / sqrt(mean(x^2) - mean^2 + epsilon) * scale + bias."""
     (x, scale, bias), axes = steps.node.inputs, (2,)
-    mean = steps.make("mean", "ReduceMean", x, axes)
-    squares = steps.make("mean of squares", "ReduceMean", steps.make("square", "Mul", x, x), axes)
-    variance = steps.make("variance", "Sub", squares, steps.make("mean squared", "Mul", mean, mean), range=POSITIVE)
-    root = steps.make("root", "Sqrt", steps.make("with epsilon", "Add", variance, steps.node.op.attributes["epsilon"]))
-    less = steps.make("x - mean", "Sub", x, mean)
-    normal = steps.make("normal", "Mul", less, steps.make("1 / root", "Reciprocal", root))
-    steps.make("moved", "Add", steps.make("scaled", "Mul", normal, scale), bias, output=0)
+    mean = steps.add("ReduceMean", x, axes, what="mean")
+    squares = steps.add("ReduceMean", steps.add("Mul", x, x, what="square"), axes, what="mean of squares")
+    variance = steps.add("Sub", squares, steps.add("Mul", mean, mean, what="mean squared"), what="variance", range=POSITIVE)
+    root = steps.add("Sqrt", steps.add("Add", variance, steps.node.op.attributes["epsilon"], what="with epsilon"), what="root")
+    less = steps.add("Sub", x, mean, what="x - mean")
+    normal = steps.add("Mul", less, steps.add("Reciprocal", root, what="1 / root"), what="normal")
+    steps.add("Add", steps.add("Mul", normal, scale, what="scaled"), bias, what="moved", output=0)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def test_the_chip_is_as_good_as_its_steps_rounded_in_float64(
     graph: str, rule: Any, least_db: tuple[float, float], bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if rule is not None:
-        monkeypatch.setitem(STEPS, "LayerNormalization", rule)
+        monkeypatch.setitem(DECOMPOSITIONS, "LayerNormalization", Decomposition(rule))
     step_network = make_step_network(graph, MACHINES[bits](), tmp_path)
     expected = step_network.in_float()
     chip, rounded = sqnr_db(expected, step_network.on_the_chip()), sqnr_db(expected, step_network.in_rounded_steps())

@@ -17,7 +17,7 @@ from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
 from toolchain.isa import Isa, Machine, load_machine, make_default_table
 from toolchain.isa.machine import read_table
-from toolchain.ops.kit.registry import STEPS
+from toolchain.ops.kit.registry import DECOMPOSITIONS
 
 SOFTMAX = "g (float[1,4,16,64] x) => (float[1,4,16,64] y) { y = Softmax(x) }"
 NORM = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w, float[64] b> { y = LayerNormalization(x, w, b) }"
@@ -30,7 +30,8 @@ ROOT_MEAN_SQUARE = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w> { y
 
 def decomposing(machine: Machine, *names: str) -> Machine:
     """The machine with `limits.decompose` of these names, all where none is given."""
-    limits = machine.chip.limits.model_copy(update={"decompose": names or tuple(sorted(STEPS))})
+    every_name = tuple(sorted(name for name, rule in DECOMPOSITIONS.items() if rule.is_by_request))
+    limits = machine.chip.limits.model_copy(update={"decompose": names or every_name})
     return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,27 @@ from toolchain.frontend import (
 )
 from toolchain.frontend.errors import unusable
 from toolchain.frontend.infer import RANDOM
+from toolchain.frontend.node_chain import Decomposition, as_rule
 from toolchain.frontend.rewrite import Rule, eliminate_dead_code, rewrite
 from toolchain.frontend.source_names import map_source_names
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
 
 
 def merge_rule_tables(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]:
+    """Return the rules of each operator, in the order of the tables."""
     keys = dict.fromkeys(key for table in tables for key in table)
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
+
+
+def rule_tables(module: ModuleType) -> tuple[Mapping[str, Sequence[Rule]], ...]:
+    """Return the tables of a file: its rewrite rules, and rules of its decompositions."""
+    decompositions: Mapping[str, Decomposition] = getattr(module, "DECOMPOSITIONS", {})
+    return getattr(module, "RULES", {}), {name: (as_rule(decompose),) for name, decompose in decompositions.items()}
+
+
+def late_rules(module: ModuleType) -> dict[str, tuple[Rule, ...]]:
+    """Return the rules of decompositions that are tried late, several of one operator in order."""
+    return {name: tuple(map(as_rule, each)) for name, each in module.LATE_DECOMPOSITIONS.items()}
 
 
 TABLES = (
@@ -57,8 +71,9 @@ TABLES = (
     scatter_rules,
     reshape_sinking_rules,
 )
-RULES = merge_rule_tables(*(module.RULES for module in TABLES))
-LATE = merge_rule_tables(RULES, decompose_reductions.LATE, convolution_rules.LATE)  # once norms that are written out are found
+LATE_TABLES = (decompose_reductions, convolution_rules)  # once norms that are written out are found
+RULES = merge_rule_tables(*(table for module in TABLES for table in rule_tables(module)))
+LATE = merge_rule_tables(RULES, *map(late_rules, LATE_TABLES))
 FACTORS = frozenset(
     ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
-from toolchain.frontend.node_chain import NodeChain
-from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, operand
+from toolchain.frontend.node_chain import Decomposition, NodeChain
+from toolchain.frontend.rewrite import Rewriter, operand
 from toolchain.ir.graph import MAX_PARTS, OnnxNode
 
 MOST_PLACES = 64  # of a window whose weights are computed: each is a copy of the input
@@ -29,7 +29,7 @@ class _Input:
     and the steps between them and between windows."""
 
     def __init__(self, chain: NodeChain) -> None:
-        n, scope = chain.n, chain.scope
+        n, scope = chain.node, chain.scope
         a, rank = n.op.attributes, len(n.op.attributes["kernel_shape"])
         axes = range(2, 2 + rank)
         self.chain, self.name, self.sizes = chain, n.inputs[0], list(scope.shape(n.inputs[0]))
@@ -43,7 +43,7 @@ class _Input:
         rank = len(self.sizes)
         begin, end = ([pads[i] if i in axes else 0 for i in range(rank)] for pads in (self.begin, self.end))
         if any((*begin, *end)):
-            self.name = self.chain.make("Pad", self.name, (*begin, *end), 0.0)
+            self.name = self.chain.add("Pad", self.name, (*begin, *end), 0.0)
             self.sizes = [s + b + e for s, b, e in zip(self.sizes, begin, end)]
 
     def places(self, places: Mapping[int, int]) -> str:
@@ -54,7 +54,7 @@ class _Input:
         if not cut:
             return self.name
         columns = zip(*((starts[a], ends[a], a, self.strides[a]) for a in cut))
-        return self.chain.make("Slice", self.name, *(tuple(column) for column in columns))
+        return self.chain.add("Slice", self.name, *(tuple(column) for column in columns))
 
     def take_places(self, axis: int) -> None:
         """Only what windows of one place see along a dimension."""
@@ -62,21 +62,22 @@ class _Input:
         self.name, self.sizes[axis] = self.places({axis: 0}), self.windows[axis]
 
 
-def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def conv_3d(chain: NodeChain) -> None:
     """A Conv over [n, c, t, h, w] as one over rows and columns. What the kernel has one place of becomes samples, or part of the
     rows or columns where it is beside them. Of several places in all three, frames become channels."""
+    n, scope = chain.node, chain.scope
     w = scope.shape(n.inputs[1])
     if len(w) != 5 or not _is_resolved(n, scope):
-        return None
-    chain, weights = NodeChain(n, scope), n.inputs[1]
+        return
+    weights = n.inputs[1]
     x = _Input(chain)
     if min(x.kernel.values()) > 1:
         if n.op.attributes["group"] != 1 or x.kernel[_TIME] > MAX_PARTS:
-            return None
+            return
         x.pad((_TIME,))
-        x.name = chain.make("Concat", *(x.places({_TIME: k}) for k in range(w[_TIME])), axis=1)
+        x.name = chain.add("Concat", *(x.places({_TIME: k}) for k in range(w[_TIME])), axis=1)
         x.sizes[1:3] = x.sizes[1] * w[_TIME], x.windows[_TIME]
-        weights = chain.make("Transpose", weights, perm=(0, 2, 1, 3, 4))
+        weights = chain.add("Transpose", weights, perm=(0, 2, 1, 3, 4))
         w = (w[0], w[1] * w[2], 1, *w[3:])
         several = (_ROWS, _COLUMNS)
     else:
@@ -85,10 +86,10 @@ def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
             x.take_places(axis)
     samples, *parts = _ARRANGED[several]
     perm = (0, *samples, 1, *parts[0], *parts[1])
-    samples_first = x.name if perm == (0, 1, 2, 3, 4) else chain.make("Transpose", x.name, perm=perm)
+    samples_first = x.name if perm == (0, 1, 2, 3, 4) else chain.add("Transpose", x.name, perm=perm)
     flat = tuple(prod(sizes) for sizes in ([x.sizes[a] for a in part] for part in parts))
-    before = chain.make("Reshape", samples_first, (prod(x.sizes[a] for a in (0, *samples)), x.sizes[1], *flat))
-    kernel = chain.make("Reshape", weights, (*w[:2], *(prod(w[a] for a in part) for part in parts)))
+    before = chain.add("Reshape", samples_first, (prod(x.sizes[a] for a in (0, *samples)), x.sizes[1], *flat))
+    kernel = chain.add("Reshape", weights, (*w[:2], *(prod(w[a] for a in part) for part in parts)))
     slid = [next((a for a in part if a in several), 0) for part in parts]
     attributes = {
         "kernel_shape": tuple(x.kernel.get(a, 1) for a in slid),
@@ -97,44 +98,42 @@ def conv_3d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         "pads": tuple(pads.get(a, 0) for pads in (x.begin, x.end) for a in slid),
         "group": n.op.attributes["group"],
     }
-    result = chain.make("Conv", before, kernel, *n.inputs[2:], takes_node_name=True, **attributes)
+    result = chain.add("Conv", before, kernel, *n.inputs[2:], takes_node_name=True, **attributes)
     y = scope.shape(n.outputs[0])
-    result = chain.make("Reshape", result, tuple(y[a] for a in perm))
+    result = chain.add("Reshape", result, tuple(y[a] for a in perm))
     if perm != (0, 1, 2, 3, 4):
-        chain.make("Transpose", result, perm=tuple(perm.index(a) for a in range(5)))
-    return chain.done()
+        chain.add("Transpose", result, perm=tuple(perm.index(a) for a in range(5)))
 
 
-def computed_weights(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def computed_weights(chain: NodeChain) -> None:
     """A Conv of one sample by computed weights is a product of these with what each window sees, place by place."""
+    n, scope = chain.node, chain.scope
     x, w, y = (scope.shape(name) for name in (*n.inputs[:2], n.outputs[0]))
     if n.inputs[1] in scope.constants or len(w) != 4 or x[0] != 1 or prod(w[2:]) > MOST_PLACES or not _is_resolved(n, scope):
-        return None
-    chain, group = NodeChain(n, scope), int(n.op.attributes["group"])
+        return
+    group = int(n.op.attributes["group"])
     window_input = _Input(chain)
     window_input.pad((2, 3))
     count, area = x[1] // group, y[2] * y[3]
     places = [window_input.places({2: i, 3: j}) for i, j in product(range(w[2]), range(w[3]))]
-    columns = [chain.make("Reshape", place, (group, count, 1, area)) for place in places]
-    joined = columns[0] if len(columns) == 1 else chain.make("Concat", *columns, axis=2)
+    columns = [chain.add("Reshape", place, (group, count, 1, area)) for place in places]
+    joined = columns[0] if len(columns) == 1 else chain.add("Concat", *columns, axis=2)
     around = (group,) if group > 1 else ()
-    right = chain.make("Reshape", joined, (*around, count * len(places), area))
-    left = chain.make("Reshape", n.inputs[1], (*around, w[0] // group, count * len(places)))
-    result = chain.make("Reshape", chain.make("MatMul", left, right, takes_node_name=True), y)
+    right = chain.add("Reshape", joined, (*around, count * len(places), area))
+    left = chain.add("Reshape", n.inputs[1], (*around, w[0] // group, count * len(places)))
+    result = chain.add("Reshape", chain.add("MatMul", left, right, takes_node_name=True), y)
     if bias := operand(n, 2):
-        chain.make("Add", result, chain.make("Reshape", bias, (w[0], 1, 1)))
-    return chain.done()
+        chain.add("Add", result, chain.add("Reshape", bias, (w[0], 1, 1)))
 
 
-def computed_bias(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def computed_bias(chain: NodeChain) -> None:
     """What is added to a Conv by constant weights, where it is computed."""
+    n, scope = chain.node, chain.scope
     bias, w = operand(n, 2), scope.shape(n.inputs[1])
     if not bias or bias in scope.constants or n.inputs[1] not in scope.constants or not _is_resolved(n, scope):
-        return None
-    chain = NodeChain(n, scope)
-    result = chain.make("Conv", *n.inputs[:2], takes_node_name=True, **n.op.attributes)
-    chain.make("Add", result, chain.make("Reshape", bias, (w[0], *(1 for _ in w[2:]))))
-    return chain.done()
+        return
+    result = chain.add("Conv", *n.inputs[:2], takes_node_name=True, **n.op.attributes)
+    chain.add("Add", result, chain.add("Reshape", bias, (w[0], *(1 for _ in w[2:]))))
 
 
 def _is_resolved(n: OnnxNode, scope: Rewriter) -> bool:
@@ -145,4 +144,4 @@ def _is_resolved(n: OnnxNode, scope: Rewriter) -> bool:
 
 
 # Once what a Conv takes into its weights is there: a norm behind a Reshape is none of its channels.
-LATE: Mapping[str, Sequence[Rule]] = {"Conv": (conv_3d, computed_weights, computed_bias)}
+LATE_DECOMPOSITIONS: Mapping[str, Sequence[Decomposition]] = {"Conv": (conv_3d, computed_weights, computed_bias)}

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from string import ascii_letters
 
-from toolchain.frontend.node_chain import NodeChain
-from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule
-from toolchain.ir.graph import OnnxNode
+from toolchain.frontend.node_chain import Decomposition, NodeChain
 
 
 class _Labelled:
@@ -24,14 +22,14 @@ class _Labelled:
 
     def reshape(self, labels: str, sizes: Sequence[int]) -> None:
         if tuple(sizes) != self.sizes:
-            self.name = self.chain.make("Reshape", self.name, tuple(sizes))
+            self.name = self.chain.add("Reshape", self.name, tuple(sizes))
         self.labels, self.sizes = labels, tuple(sizes)
 
     def transpose(self, labels: str) -> None:
         """labels: all of the tensor's, in another order."""
         perm = tuple(self.labels.index(label) for label in labels)
         if perm != tuple(range(len(perm))):
-            self.name = self.chain.make("Transpose", self.name, perm=perm)
+            self.name = self.chain.add("Transpose", self.name, perm=perm)
         self.labels, self.sizes = labels, tuple(self.sizes[p] for p in perm)
 
     def drop(self, labels: str) -> None:
@@ -47,16 +45,16 @@ class _Labelled:
             rest = [i for i in range(len(self.labels)) if i not in (first, second)]
             perm, size = [*rest, first, second], self.sizes[first]
             if perm != sorted(perm):
-                self.name = self.chain.make("Transpose", self.name, perm=tuple(perm))
+                self.name = self.chain.add("Transpose", self.name, perm=tuple(perm))
             outer = [self.sizes[i] for i in rest]
-            flat = self.chain.make("Reshape", self.name, (*outer, size * size))
-            self.name = self.chain.make("Slice", flat, (0,), (size * size,), (len(outer),), (size + 1,))
+            flat = self.chain.add("Reshape", self.name, (*outer, size * size))
+            self.name = self.chain.add("Slice", flat, (0,), (size * size,), (len(outer),), (size + 1,))
             self.labels, self.sizes = "".join(self.labels[i] for i in rest) + twice, (*outer, size)
 
     def sum_over(self, labels: str) -> None:
         axes = tuple(i for i, label in enumerate(self.labels) if label in labels)
         if axes:
-            self.name = self.chain.make("ReduceSum", self.name, axes, keepdims=0)
+            self.name = self.chain.add("ReduceSum", self.name, axes, keepdims=0)
             remaining_axes = [i for i in range(len(self.labels)) if i not in axes]
             self.labels, self.sizes = (
                 "".join(self.labels[i] for i in remaining_axes),
@@ -64,14 +62,14 @@ class _Labelled:
             )
 
 
-def einsum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def einsum(chain: NodeChain) -> None:
     """Operands are multiplied from the first to the last. Labels that nothing behind an operand needs are summed over first."""
+    n, scope = chain.node, chain.scope
     shapes = [scope.shape(x) for x in n.inputs]
     labels = _labels(str(n.op.attributes["equation"]), shapes)
     if labels is None or not all(scope.is_float(x) for x in n.inputs) or any(0 in shape for shape in shapes):
-        return None
+        return
     *terms, out = labels
-    chain = NodeChain(n, scope)
     product = _Labelled(chain, n.inputs[0], terms[0], shapes[0])
     product.take_diagonals()
     for i in range(1, len(terms)):
@@ -81,10 +79,10 @@ def einsum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     product.sum_over("".join(label for label in product.labels if label not in out))
     product.transpose(out)
     if prod(product.sizes) != prod(scope.shape(n.outputs[0])):
-        return None  # ONNX takes a dimension's size from the first operand, also where that is 1 and another's is larger
+        chain.nodes.clear()  # ONNX takes a dimension's size from the first operand, also where that is 1 and another's is larger
+        return
     if not chain.nodes or product.sizes != scope.shape(n.outputs[0]):
-        chain.make("Reshape", product.name, scope.shape(n.outputs[0]))
-    return chain.done()
+        chain.add("Reshape", product.name, scope.shape(n.outputs[0]))
 
 
 def _labels(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[str] | None:
@@ -133,7 +131,7 @@ def _product(a: _Labelled, b: _Labelled, needed_labels: str, out: str) -> _Label
     around = (of[batch],) if batch else ()
     a.reshape("", (*around, of[left], of[summed]))
     b.reshape("", (*around, of[summed], of[right]))
-    name = a.chain.make("MatMul", a.name, b.name, takes_node_name=len(a.chain.n.inputs) == 2)
+    name = a.chain.add("MatMul", a.name, b.name, takes_node_name=len(a.chain.node.inputs) == 2)
     product, labels = _Labelled(a.chain, name, "", (*around, of[left], of[right])), batch + left + right
     product.reshape(labels, [sizes[c] for c in labels])
     return product
@@ -151,8 +149,8 @@ def _elementwise(a: _Labelled, b: _Labelled, out: str) -> _Labelled:
     narrow.transpose("".join(c for c in wide.labels if c in narrow.labels))
     sizes = [narrow.size(c) if c in narrow.labels else 1 for c in wide.labels]
     narrow.reshape(wide.labels, sizes)
-    name = wide.chain.make("Mul", wide.name, narrow.name, takes_node_name=len(wide.chain.n.inputs) == 2)
+    name = wide.chain.add("Mul", wide.name, narrow.name, takes_node_name=len(wide.chain.node.inputs) == 2)
     return _Labelled(wide.chain, name, wide.labels, wide.sizes)
 
 
-RULES: Mapping[str, Sequence[Rule]] = {"Einsum": (einsum,)}
+DECOMPOSITIONS: Mapping[str, Decomposition] = {"Einsum": einsum}

@@ -5,15 +5,15 @@ Sources: ONNX QLinearConv, QLinearMatMul; onnxruntime docs/ContribOperators.md f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from toolchain.frontend import expand_ort_fused
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.expand_ort_fused import FUSED
-from toolchain.frontend.expansion_builder import CONTRIB, ExpansionBuilder
+from toolchain.frontend.expansion_builder import CONTRIB, Decomposition, ExpansionBuilder
 from toolchain.frontend.upgrade import Upgraded
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
@@ -32,27 +32,27 @@ def _over_space(w: ExpansionBuilder, op_type: str, inputs: Sequence[str]) -> str
     attributes = dict(w.node.op.attributes)
     if attributes.pop("channels_last", 0):
         return _apply_channels_first(w, op_type, inputs, attributes)
-    return w.add("", op_type, inputs, attributes=attributes)
+    return w.add(op_type, *inputs, **attributes)
 
 
 def _apply_channels_first(
-    w: ExpansionBuilder, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any], output: str = ""
+    w: ExpansionBuilder, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any], output: int | None = None
 ) -> str:
     rank = len(w.types[w.node.inputs[0]].shape)
-    first = w.add("channels_first", "Transpose", inputs[:1], attributes={"perm": (0, rank - 1, *range(1, rank - 1))})
-    op_output = w.add("", op_type, [first, *inputs[1:]], attributes=attributes)
-    return w.add("channels_last", "Transpose", [op_output], output, {"perm": (0, *range(2, rank), 1)})
+    first = w.add("Transpose", *inputs[:1], what="channels_first", perm=(0, rank - 1, *range(1, rank - 1)))
+    op_output = w.add(op_type, first, *inputs[1:], **attributes)
+    return w.add("Transpose", op_output, what="channels_last", output=output, perm=(0, *range(2, rank), 1))
 
 
 def _max_pool(w: ExpansionBuilder) -> None:
     """NhwcMaxPool, of codes."""
-    _apply_channels_first(w, "MaxPool", w.node.inputs, w.node.op.attributes, w.node.outputs[0])
+    _apply_channels_first(w, "MaxPool", w.node.inputs, w.node.op.attributes, 0)
 
 
 def _matrix_product(w: ExpansionBuilder) -> None:
     if w.value(1, "scale").size > 1:
         raise refuse_node(w.node, "has a scale for each row of its first operand", "export it with one scale for all")
-    w.codes(w.add("", "MatMul", [w.real(0), w.real(3, -1)]), 6)
+    w.codes(w.add("MatMul", w.real(0), w.real(3, -1)), 6)
 
 
 def _gemm(w: ExpansionBuilder) -> None:
@@ -62,19 +62,19 @@ def _gemm(w: ExpansionBuilder) -> None:
     if w.input(6):
         inputs.append(w.bias(w.node.inputs[6], w.product_scale(1, 4) * np.float32(a["alpha"])))
     if w.input(7):
-        w.codes(w.add("", "Gemm", inputs, attributes=a), 7)
+        w.codes(w.add("Gemm", *inputs, **a), 7)
     else:
-        w.add("", "Gemm", inputs, w.node.outputs[0], a)
+        w.add("Gemm", *inputs, output=0, **a)
 
 
-def _binary(op_type: str) -> Callable[[ExpansionBuilder], None]:
-    return lambda w: w.codes(w.add("", op_type, [w.real(0), w.real(3)]), 6)
+def _binary(op_type: str) -> Decomposition:
+    return lambda w: w.codes(w.add(op_type, w.real(0), w.real(3)), 6)
 
 
-def _unary(op_type: str, *attribute_names: str) -> Callable[[ExpansionBuilder], None]:
+def _unary(op_type: str, *attribute_names: str) -> Decomposition:
     def rule(w: ExpansionBuilder) -> None:
         attributes = {k: v for k, v in w.node.op.attributes.items() if k in attribute_names}
-        w.codes(w.add("", op_type, [w.real(0)], attributes=attributes), 3)
+        w.codes(w.add(op_type, w.real(0), **attributes), 3)
 
     return rule
 
@@ -94,25 +94,25 @@ def _softmax(w: ExpansionBuilder) -> None:
     axis, rank = w.attribute("axis", -1), len(w.types[w.node.inputs[0]].shape)
     if w.attribute("opset", 13) < 13 and axis % rank != rank - 1:
         raise refuse_node(w.node, f"normalises the dimensions from {axis} on as one", "export it with opset 13 or newer")
-    w.codes(w.add("", "Softmax", [w.real(0)], attributes={"axis": axis}), 3)
+    w.codes(w.add("Softmax", w.real(0), axis=axis), 3)
 
 
 def _mean(w: ExpansionBuilder) -> None:
     inputs = [w.real(0)]
     if w.attribute("axes", None) is not None:
         inputs.append(w.constant("axes", np.asarray(w.attribute("axes", ()), np.int64)))
-    w.codes(w.add("", "ReduceMean", inputs, attributes={"keepdims": w.attribute("keepdims", 1)}), 3)
+    w.codes(w.add("ReduceMean", *inputs, keepdims=w.attribute("keepdims", 1)), 3)
 
 
 def _concat(w: ExpansionBuilder) -> None:
     """y's scale and zero point, then each part with its own."""
     parts = [w.real(i) for i in range(2, len(w.node.inputs), 3)]
-    w.codes(w.add("", "Concat", parts, attributes={"axis": w.attribute("axis", 1)}), 0)
+    w.codes(w.add("Concat", *parts, axis=w.attribute("axis", 1)), 0)
 
 
 def _where(w: ExpansionBuilder) -> None:
     """A condition, two operands with scale and zero point, y's scale and zero point."""
-    w.codes(w.add("", "Where", [w.node.inputs[0], w.real(1), w.real(4)]), 7)
+    w.codes(w.add("Where", w.node.inputs[0], w.real(1), w.real(4)), 7)
 
 
 def _expand_scaled_product(w: ExpansionBuilder) -> None:
@@ -137,17 +137,17 @@ def _product_of_codes(w: ExpansionBuilder, a: tuple[str, ...], b: tuple[str, ...
     inputs = [a[0], b[0], a[2], b[2]]
     while not inputs[-1]:
         inputs.pop()
-    sums = w.add("sums", "Cast", [w.add("product", "MatMulInteger", inputs)], attributes={"to": TensorProto.FLOAT})
-    scale, last = w.add("scales", "Mul", [a[1], b[1]]), w.node.outputs[0]
-    y = w.add("", "Mul", [sums, scale], "" if w.input(bias) else last)
+    sums = w.add("Cast", w.add("MatMulInteger", *inputs, what="product"), what="sums", to=TensorProto.FLOAT)
+    scale = w.add("Mul", a[1], b[1], what="scales")
+    y = w.add("Mul", sums, scale, output=None if w.input(bias) else 0)
     if w.input(bias):
-        w.add("bias", "Add", [y, w.node.inputs[bias]], last)
+        w.add("Add", y, w.node.inputs[bias], what="bias", output=0)
 
 
 def _linear(w: ExpansionBuilder) -> None:
     """com.microsoft's QuantizeLinear and DequantizeLinear: ONNX's, of all widths at any opset."""
     axis = {"axis": w.attribute("axis", 1)} if len(w.types[w.node.inputs[1]].shape) else {}
-    w.add("", w.node.op.op_type, w.node.inputs, w.node.outputs[0], axis)
+    w.add(w.node.op.op_type, *w.node.inputs, output=0, **axis)
 
 
 def _n_bits(w: ExpansionBuilder) -> None:
@@ -170,9 +170,9 @@ def _n_bits(w: ExpansionBuilder) -> None:
         points = (_unpack_codes(zero_points, bits, n, blocks, w.node) if packed else zero_points).astype(np.float32)
     weight = _dequantize_blocks(w, codes, scales.reshape(n, blocks), points.reshape(n, blocks), (k, bits))
     bias = w.input(5)
-    y = w.add("", "MatMul", [w.node.inputs[0], weight], "" if bias else w.node.outputs[0])
+    y = w.add("MatMul", w.node.inputs[0], weight, output=None if bias else 0)
     if bias:
-        w.add("bias", "Add", [y, bias], w.node.outputs[0])
+        w.add("Add", y, bias, what="bias", output=0)
 
 
 def _dequantize_blocks(
@@ -191,12 +191,12 @@ def _dequantize_blocks(
         w.constant("scales", np.ascontiguousarray(scales.T.astype(w.types[w.node.inputs[0]].dtype))),
         w.constant("points", np.ascontiguousarray(np.where(is_code, points, 0).T.astype(np.uint8))),
     ]
-    real = w.add("real", "DequantizeLinear", names, attributes={"axis": 0, "block_size": size})
+    real = w.add("DequantizeLinear", *names, what="real", axis=0, block_size=size)
     minima = np.where(is_code, 0, -points * scales).astype(np.float32)
     if not minima.any():
         return real
     least = np.ascontiguousarray(np.repeat(minima.T, size, 0)[:k].astype(w.types[w.node.inputs[0]].dtype))
-    return w.add("minima", "Add", [real, w.constant("least", least)])
+    return w.add("Add", real, w.constant("least", least), what="minima")
 
 
 def _expand_gathered_blocks(w: ExpansionBuilder) -> None:
@@ -214,8 +214,8 @@ def _expand_gathered_blocks(w: ExpansionBuilder) -> None:
         rows, columns = scales.shape
         points = _unpack_codes(zero_points, bits, rows, columns, w.node) if packed else zero_points.astype(np.int8)
     names = [w.constant("codes", codes), w.node.inputs[2], w.constant("points", points.reshape(scales.shape))]
-    real = w.add("real", "DequantizeLinear", names, attributes={"axis": 1, "block_size": size})
-    w.add("", "Gather", [real, w.node.inputs[1]], w.node.outputs[0], {"axis": 0})
+    real = w.add("DequantizeLinear", *names, what="real", axis=1, block_size=size)
+    w.add("Gather", real, w.node.inputs[1], output=0, axis=0)
 
 
 def _unpack_codes(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
@@ -229,10 +229,10 @@ def _unpack_codes(packed: np.ndarray, bits: int, rows: int, columns: int, node: 
     return parts.reshape(rows, -1)[:, :columns]
 
 
-RULES: Mapping[tuple[str, str], Callable[[ExpansionBuilder], None]] = {
+DECOMPOSITIONS: Mapping[tuple[str, str], Decomposition] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _matrix_product,
-    ("", "SimplifiedLayerNormalization"): FUSED["SimplifiedLayerNormalization"],
+    ("", "SimplifiedLayerNormalization"): expand_ort_fused.DECOMPOSITIONS["SimplifiedLayerNormalization"],
     **{
         (CONTRIB, name): rule
         for name, rule in {
@@ -255,17 +255,17 @@ RULES: Mapping[tuple[str, str], Callable[[ExpansionBuilder], None]] = {
             "MatMulNBits": _n_bits,
             "GatherBlockQuantized": _expand_gathered_blocks,
             "NhwcMaxPool": _max_pool,
-            **FUSED,
+            **expand_ort_fused.DECOMPOSITIONS,
         }.items()
     },
 }
 
 
 def expand_node(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded:
-    """A node of RULES as nodes of ONNX (opset 21), and the constants they name. CompileError: scales that are not constant."""
+    """Return a node of DECOMPOSITIONS as nodes of ONNX (opset 21), and their constants. CompileError: scales are not constant."""
     written = ExpansionBuilder(node, types, constants)
     missing = [n for n in node.inputs if n and n not in types]
     if missing or not node.outputs or not node.inputs:
         raise refuse_node(node, f"has {len(node.inputs)} inputs and {len(node.outputs)} outputs, which do not fit it")
-    RULES[node.op.domain, node.op.op_type](written)
+    DECOMPOSITIONS[node.op.domain, node.op.op_type](written)
     return Upgraded(written.nodes, written.constants)

@@ -6,13 +6,13 @@ onnxruntime runs it on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from toolchain.frontend.expansion_builder import ExpansionBuilder
+from toolchain.frontend.expansion_builder import Decomposition, ExpansionBuilder
 from toolchain.frontend.upgrade import Upgraded
 from toolchain.ir.graph import OnnxNode, TensorType
 
@@ -21,10 +21,13 @@ _FUNCTIONS = {"NONE": "Identity", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}  
 
 
 def expand_ml_node(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded | None:
-    """Return standard nodes that compute the same; None where no rule applies."""
-    rule = _RULES.get(node.op.op_type) if node.op.domain == ML_DOMAIN else None
+    """Return standard nodes that compute the same; None where the operator stays as it is."""
+    decompose = DECOMPOSITIONS.get(node.op.op_type) if node.op.domain == ML_DOMAIN else None
+    if decompose is None:
+        return None
     builder = ExpansionBuilder(node, types, constants)
-    return Upgraded(builder.nodes, builder.constants) if rule is not None and rule(builder) else None
+    decompose(builder)
+    return Upgraded(builder.nodes, builder.constants) if builder.nodes else None
 
 
 def drop_maps(graph: onnx.GraphProto) -> list[str]:
@@ -50,14 +53,14 @@ def drop_maps(graph: onnx.GraphProto) -> list[str]:
 def _real(b: ExpansionBuilder) -> str:
     """Return the first input as float32."""
     x = b.node.inputs[0]
-    return x if b.types[x].dtype == "float32" else b.add("real", "Cast", [x], attributes={"to": int(TensorProto.FLOAT)})
+    return x if b.types[x].dtype == "float32" else b.add("Cast", x, what="real", to=int(TensorProto.FLOAT))
 
 
 def _numbers(b: ExpansionBuilder, name: str) -> np.ndarray:
     return np.asarray(b.node.op.attributes.get(name, ()), np.float32)
 
 
-def _scale(b: ExpansionBuilder) -> bool:
+def _scale(b: ExpansionBuilder) -> None:
     """Scaler: (x - offset) * scale, by column or all alike, as a Conv of 1x1 with a group for each column.
 
     So a column has its own scale of codes where the machine's weights have one a channel, and is rounded once. Measured on
@@ -66,23 +69,21 @@ def _scale(b: ExpansionBuilder) -> bool:
     offset, scale = _numbers(b, "offset"), _numbers(b, "scale")
     shape = b.types[b.node.inputs[0]].shape
     if not shape or any(v.size not in (1, shape[-1]) for v in (offset, scale)):
-        return False
+        return
     columns = shape[-1]
     factors = np.broadcast_to(scale, columns).astype(np.float32)
-    rows = b.add("rows", "Reshape", [_real(b), b.constant("rows/shape", np.array([-1, columns, 1, 1], np.int64))])
+    rows = b.add("Reshape", _real(b), b.constant("rows/shape", np.array([-1, columns, 1, 1], np.int64)), what="rows")
     weights = [b.constant("scale", factors.reshape(columns, 1, 1, 1)), b.constant("shift", -offset * factors)]
-    scaled = b.add("", "Conv", [rows, *weights], attributes={"group": columns, "kernel_shape": (1, 1)})
-    b.add("back", "Reshape", [scaled, b.constant("shape", np.array(shape, np.int64))], b.node.outputs[0])
-    return True
+    scaled = b.add("Conv", rows, *weights, group=columns, kernel_shape=(1, 1))
+    b.add("Reshape", scaled, b.constant("shape", np.array(shape, np.int64)), what="back", output=0)
 
 
-def _normalize(b: ExpansionBuilder) -> bool:
+def _normalize(b: ExpansionBuilder) -> None:
     """Normalizer: each row over its length by L1 or L2. By MAX it stays."""
     power = {"L1": 1, "L2": 2}.get(b.node.op.attributes.get("norm", "MAX"))
     if power is None or len(b.types[b.node.inputs[0]].shape) not in (1, 2):
-        return False
-    b.add("", "LpNormalization", [_real(b)], b.node.outputs[0], {"axis": -1, "p": power})
-    return True
+        return
+    b.add("LpNormalization", _real(b), output=0, axis=-1, p=power)
 
 
 def _linear(b: ExpansionBuilder, rows: int) -> str | None:
@@ -91,55 +92,53 @@ def _linear(b: ExpansionBuilder, rows: int) -> str | None:
     weights, bias = _numbers(b, "coefficients"), _numbers(b, "intercepts")
     if len(shape) != 2 or rows < 1 or weights.size != rows * shape[1] or bias.size not in (0, rows):
         return None
-    inputs = [_real(b), b.constant("coefficients", np.ascontiguousarray(weights.reshape(rows, shape[1]).T))]
-    return b.add("linear", "Gemm", [*inputs, b.constant("intercepts", bias)] if bias.size else inputs)
+    coefficients = b.constant("coefficients", np.ascontiguousarray(weights.reshape(rows, shape[1]).T))
+    intercepts = [b.constant("intercepts", bias)] if bias.size else []
+    return b.add("Gemm", _real(b), coefficients, *intercepts, what="linear")
 
 
-def _transform(b: ExpansionBuilder, scores: str, output: str) -> None:
+def _transform(b: ExpansionBuilder, scores: str, output: int) -> None:
     """Add the function that `post_transform` names."""
     function = _FUNCTIONS[b.node.op.attributes.get("post_transform", "NONE")]
-    b.add("transform", function, [scores], output, {"axis": -1} if function == "Softmax" else {})
+    b.add(function, scores, what="transform", output=output, **({"axis": -1} if function == "Softmax" else {}))
 
 
 def _has_function(b: ExpansionBuilder) -> bool:
     return b.node.op.attributes.get("post_transform", "NONE") in _FUNCTIONS
 
 
-def _regress(b: ExpansionBuilder) -> bool:
+def _regress(b: ExpansionBuilder) -> None:
     """LinearRegressor."""
     scores = _linear(b, b.node.op.attributes.get("targets", 1)) if _has_function(b) else None
     if scores is None:
-        return False
-    _transform(b, scores, b.node.outputs[0])
-    return True
+        return
+    _transform(b, scores, 0)
 
 
-def _classify(b: ExpansionBuilder) -> bool:
+def _classify(b: ExpansionBuilder) -> None:
     """LinearClassifier with a row of coefficients for each class, whose labels are whole numbers."""
     labels = np.asarray(b.node.op.attributes.get("classlabels_ints", ()), np.int64)
     scores = _linear(b, labels.size) if labels.size > 1 and _has_function(b) and len(b.node.outputs) == 2 else None
     if scores is None:
-        return False
-    best = b.add("best", "ArgMax", [scores], attributes={"axis": 1, "keepdims": 0})
-    b.add("", "Gather", [b.constant("labels", labels), best], b.node.outputs[0], {"axis": 0})
-    _transform(b, scores, b.node.outputs[1])
-    return True
+        return
+    best = b.add("ArgMax", scores, what="best", axis=1, keepdims=0)
+    b.add("Gather", b.constant("labels", labels), best, output=0, axis=0)
+    _transform(b, scores, 1)
 
 
-def _extract(b: ExpansionBuilder) -> bool:
+def _extract(b: ExpansionBuilder) -> None:
     """ArrayFeatureExtractor: elements of the last dimension, by their indexes."""
     x, indexes = (b.types[n] for n in b.node.inputs)
     if not x.shape:
-        return False
+        return
     source = b.node.inputs[0]
     if len(x.shape) == 1:
-        source = b.add("row", "Reshape", [source, b.constant("row/shape", np.array([1, -1], np.int64))])
-    flat = b.add("flat", "Reshape", [b.node.inputs[1], b.constant("flat/shape", np.array([indexes.elements], np.int64))])
-    b.add("", "Gather", [source, flat], b.node.outputs[0], {"axis": -1})
-    return True
+        source = b.add("Reshape", source, b.constant("row/shape", np.array([1, -1], np.int64)), what="row")
+    flat = b.add("Reshape", b.node.inputs[1], b.constant("flat/shape", np.array([indexes.elements], np.int64)), what="flat")
+    b.add("Gather", source, flat, output=0, axis=-1)
 
 
-_RULES: Mapping[str, Callable[[ExpansionBuilder], bool]] = {
+DECOMPOSITIONS: Mapping[str, Decomposition] = {
     "Scaler": _scale,
     "Normalizer": _normalize,
     "LinearRegressor": _regress,

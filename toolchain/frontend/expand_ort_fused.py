@@ -5,13 +5,13 @@ Source: onnxruntime docs/ContribOperators.md, com.microsoft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.expansion_builder import ExpansionBuilder
+from toolchain.frontend.expansion_builder import Decomposition, ExpansionBuilder
 from toolchain.frontend.group_query_attention import group_query_attention
 from toolchain.frontend.multi_head import attention, multi_head_attention, rotary_embedding
 
@@ -24,18 +24,13 @@ def _number(w: ExpansionBuilder, suffix: str, value: Any) -> str:
     return w.constant(suffix, np.asarray(value, w.types[w.node.inputs[0]].dtype))
 
 
-def _ends(w: ExpansionBuilder, kind: str, inputs: list[str], **attributes: Any) -> str:
-    """The node that the operator is named after, which makes its output."""
-    return w.add("", kind, inputs, w.node.outputs[0], attributes)
-
-
-def _gelu(approximate: str) -> Callable[[ExpansionBuilder], None]:
+def _gelu(approximate: str) -> Decomposition:
     """Return a rule that expands a Gelu of the input, with a bias where there is one."""
 
     def rule(w: ExpansionBuilder) -> None:
         x = w.node.inputs[0]
-        x = w.add("bias", "Add", [x, w.input(1)]) if w.input(1) else x
-        _ends(w, "Gelu", [x], approximate=approximate)
+        x = w.add("Add", x, w.input(1), what="bias") if w.input(1) else x
+        w.add("Gelu", x, output=0, approximate=approximate)
 
     return rule
 
@@ -43,8 +38,8 @@ def _gelu(approximate: str) -> Callable[[ExpansionBuilder], None]:
 def _quick_gelu(w: ExpansionBuilder) -> None:
     """x sigmoid(alpha x): with alpha = 1 a SiLU."""
     x, alpha = w.node.inputs[0], w.attribute("alpha", 1.702)
-    gate = x if alpha == 1 else w.add("scaled", "Mul", [x, _number(w, "alpha", alpha)])
-    _ends(w, "Mul", [x, w.add("gate", "Sigmoid", [gate])])
+    gate = x if alpha == 1 else w.add("Mul", x, _number(w, "alpha", alpha), what="scaled")
+    w.add("Mul", x, w.add("Sigmoid", gate, what="gate"), output=0)
 
 
 def _skip_norm(w: ExpansionBuilder) -> None:
@@ -52,7 +47,7 @@ def _skip_norm(w: ExpansionBuilder) -> None:
     _only(w, 3, "its mean or deviation is used")
     x = _add_inputs(w, 4)
     inputs = [x, w.node.inputs[2], *([w.input(3)] if w.input(3) else [])]
-    _ends(w, "LayerNormalization", inputs, axis=-1, epsilon=w.attribute("epsilon", 1e-12))
+    w.add("LayerNormalization", *inputs, output=0, axis=-1, epsilon=w.attribute("epsilon", 1e-12))
 
 
 def _skip_rms(w: ExpansionBuilder) -> None:
@@ -77,9 +72,8 @@ def _add_inputs(w: ExpansionBuilder, bias: int) -> str:
 
     `bias`: the number of the bias input.
     """
-    total = w.node.outputs[3] if len(w.node.outputs) > 3 else ""
-    x = w.add("sum", "Add", w.node.inputs[:2], "" if w.input(bias) else total)
-    return w.add("bias", "Add", [x, w.input(bias)], total) if w.input(bias) else x
+    x = w.add("Add", *w.node.inputs[:2], what="sum", output=None if w.input(bias) else 3)
+    return w.add("Add", x, w.input(bias), what="bias", output=3) if w.input(bias) else x
 
 
 def _only(w: ExpansionBuilder, first: int, fault: str) -> None:
@@ -89,9 +83,9 @@ def _only(w: ExpansionBuilder, first: int, fault: str) -> None:
 
 def _rms(w: ExpansionBuilder, x: str, scale: str, epsilon: float) -> None:
     """x / sqrt(mean(x^2) + epsilon) * scale, over the last dimension."""
-    mean = w.add("mean", "ReduceMean", [w.add("square", "Mul", [x, x]), w.constant("axes", np.asarray([-1], np.int64))])
-    root = w.add("root", "Sqrt", [w.add("epsilon", "Add", [mean, _number(w, "least", epsilon)])])
-    _ends(w, "Mul", [w.add("quotient", "Div", [x, root]), scale])
+    mean = w.add("ReduceMean", w.add("Mul", x, x, what="square"), w.constant("axes", np.asarray([-1], np.int64)), what="mean")
+    root = w.add("Sqrt", w.add("Add", mean, _number(w, "least", epsilon), what="epsilon"), what="root")
+    w.add("Mul", w.add("Div", x, root, what="quotient"), scale, output=0)
 
 
 def _product(w: ExpansionBuilder) -> None:
@@ -105,24 +99,24 @@ def _product(w: ExpansionBuilder) -> None:
         name = w.node.inputs[index]
         rank = len(w.types[name].shape)
         if w.attribute(key, 0) and rank > 1:
-            name = w.add(key, "Transpose", [name], "", {"perm": (*range(rank - 2), rank - 1, rank - 2)})
+            name = w.add("Transpose", name, what=key, perm=(*range(rank - 2), rank - 1, rank - 2))
         operands.append(name)
     alpha = w.attribute("alpha", 1.0)
     if alpha == 1:
-        _ends(w, "MatMul", operands)
+        w.add("MatMul", *operands, output=0)
     else:
-        product = w.add("", "MatMul", operands)
-        w.add("scale", "Mul", [product, _number(w, "alpha", alpha)], w.node.outputs[0])
+        product = w.add("MatMul", *operands)
+        w.add("Mul", product, _number(w, "alpha", alpha), what="scale", output=0)
 
 
 def _convolution(w: ExpansionBuilder) -> None:
     """X, W, B, and what is added: then its activation."""
     window_attributes = {k: v for k, v in w.node.op.attributes.items() if k in _WINDOW}
     inputs = [n for n in w.node.inputs[:3] if n]
-    kind, last = w.attribute("activation", ""), w.node.outputs[0]
-    y = w.add("", "Conv", inputs, "" if kind or w.input(3) else last, window_attributes)
+    kind = w.attribute("activation", "")
+    y = w.add("Conv", *inputs, output=None if kind or w.input(3) else 0, **window_attributes)
     if w.input(3):
-        y = w.add("sum", "Add", [y, w.input(3)], "" if kind else last)
+        y = w.add("Add", y, w.input(3), what="sum", output=None if kind else 0)
     if kind:
         _activation(w, y, kind, w.attribute("activation_params", ()))
 
@@ -130,7 +124,7 @@ def _convolution(w: ExpansionBuilder) -> None:
 def _gemm(w: ExpansionBuilder) -> None:
     gemm_attributes = {k: v for k, v in w.node.op.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
     kind = w.attribute("activation", "")
-    y = w.add("", "Gemm", [n for n in w.node.inputs if n], "" if kind else w.node.outputs[0], gemm_attributes)
+    y = w.add("Gemm", *filter(None, w.node.inputs), output=None if kind else 0, **gemm_attributes)
     if kind:
         names = ("alpha", "beta", "gamma")
         _activation(
@@ -149,10 +143,10 @@ def _activation(w: ExpansionBuilder, x: str, kind: str, numbers: Any) -> None:
         inputs += [_number(w, name, value) for name, value in zip(("min", "max"), numbers)]
     elif kind not in ("Relu", "Tanh", "Sigmoid", *named):
         raise refuse_node(w.node, f"has the activation {kind}", PLAIN)
-    w.add("activation", kind, inputs, w.node.outputs[0], attributes)
+    w.add(kind, *inputs, what="activation", output=0, **attributes)
 
 
-FUSED: Mapping[str, Callable[[ExpansionBuilder], None]] = {
+DECOMPOSITIONS: Mapping[str, Decomposition] = {
     "Attention": attention,
     "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"),

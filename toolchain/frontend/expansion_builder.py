@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
+from toolchain.ir.graph import OnnxNode, TensorType
+from toolchain.ir.step_builder import Operand, StepBuilder
 
 CONTRIB = "com.microsoft"
 MASKED = -1e30  # what a masked score is: beside any other
-NONE: Mapping[str, Any] = MappingProxyType({})
 CONSTANT = "export it with constant scales and zero points"
 
 
@@ -23,14 +22,12 @@ def _kind(value: Any) -> str:
 
 
 @dataclass
-class ExpansionBuilder:
+class ExpansionBuilder(StepBuilder):
     """A builder of what replaces one node: nodes in order, and the constants they name."""
 
     node: OnnxNode
     types: Mapping[str, TensorType]
     known_constants: Mapping[str, np.ndarray]
-    nodes: list[OnnxNode] = field(default_factory=list)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def input(self, index: int) -> str:
         """The name of an input; '' when it is absent."""
@@ -66,34 +63,37 @@ class ExpansionBuilder:
         return value
 
     def constant(self, suffix: str, value: np.ndarray) -> str:
-        name = f"{self.node.name}/{suffix}"
-        self.constants[name] = value
-        return name
+        return self.define_constant(f"{self.node.name}/{suffix}", value)
 
-    def add(
-        self, suffix: str, op_type: str, inputs: Sequence[str], output: str = "", attributes: Mapping[str, Any] = NONE
-    ) -> str:
-        """A node; the name of what it makes."""
-        name = f"{self.node.name}/{suffix}" if suffix else self.node.name
-        output_name = output or f"{name}_output"
-        self.nodes.append(Node(name, OnnxOp(op_type, dict(attributes)), tuple(inputs), (output_name,), self.node.sources))
-        return output_name
+    def has_output(self, index: int) -> bool:
+        """Return whether the node has this output."""
+        return index < len(self.node.outputs) and bool(self.node.outputs[index])
+
+    def add(self, op_type: str, *inputs: Operand, what: str = "", output: int | None = None, **attributes: Any) -> str:
+        """Add a step and return the name of its tensor.
+
+        `inputs`: names of tensors, or values of constants; None for an absent one.
+        `what`: the tensor in words; "" of the step that does the main work, which has the node's name.
+        `output`: which of the node's outputs it is, where the node has that one.
+        """
+        name = f"{self.node.name}/{what}" if what else self.node.name
+        tensor = self.node.outputs[output] if output is not None and self.has_output(output) else f"{name}_output"
+        self.append(name, op_type, inputs, (tensor,), attributes, self.node.sources)
+        return tensor
 
     def cut(self, suffix: str, x: str, first: int, last: int, axis: int) -> str:
         """x from `first` to `last` of a dimension."""
-        numbers = [self.constant(f"{suffix}/{i}", np.array([n], np.int64)) for i, n in enumerate((first, last, axis))]
-        return self.add(suffix, "Slice", [x, *numbers])
+        return self.add("Slice", x, (first,), (last,), (axis,), what=suffix)
 
     def heads(self, suffix: str, x: str, count: int) -> str:
         """[batch, length, count depth] as [batch, count, length, depth]."""
-        shape = self.constant(f"{suffix}/shape", np.array([0, 0, count, -1], np.int64))
-        split_heads = self.add(f"{suffix}/apart", "Reshape", [x, shape])
-        return self.add(f"{suffix}/heads", "Transpose", [split_heads], "", {"perm": (0, 2, 1, 3)})
+        split_heads = self.add("Reshape", x, (0, 0, count, -1), what=f"{suffix}/apart")
+        return self.add("Transpose", split_heads, what=f"{suffix}/heads", perm=(0, 2, 1, 3))
 
-    def join_heads(self, x: str, output: str) -> str:
-        """[batch, heads, length, depth] as [batch, length, heads depth]."""
-        back = self.add("back", "Transpose", [x], "", {"perm": (0, 2, 1, 3)})
-        return self.add("joined", "Reshape", [back, self.constant("joined/shape", np.array([0, 0, -1], np.int64))], output)
+    def join_heads(self, x: str) -> None:
+        """Make the node's output [batch, length, heads depth] of x, [batch, heads, length, depth]."""
+        back = self.add("Transpose", x, what="back", perm=(0, 2, 1, 3))
+        self.add("Reshape", back, (0, 0, -1), what="joined", output=0)
 
     def real(self, index: int, axis: int = 0) -> str:
         """Return the tensor of real numbers that input `index` stands for, by the scale and zero point after that input.
@@ -109,20 +109,23 @@ class ExpansionBuilder:
                 inputs.append(self.constant(f"zero_point_{index}", self.value(index + 2, "zero point").reshape(())))
             scale = scale.reshape(())
         attributes = {"axis": axis % len(self.types[triple[0]].shape)} if scale.ndim else {}
-        return self.add(f"real_{index}", "DequantizeLinear", inputs, attributes=attributes)
+        return self.add("DequantizeLinear", *inputs, what=f"real_{index}", **attributes)
 
     def codes(self, y: str, index: int) -> None:
         """The node's output: `y` in codes of the scale and zero point that are inputs `index` and the next."""
         inputs = [y, self.constant("scale", self.value(index, "output's scale").reshape(()))]
         if self.input(index + 1):
             inputs.append(self.constant("zero_point", self.value(index + 1, "output's zero point").reshape(())))
-        self.add("codes", "QuantizeLinear", inputs, self.node.outputs[0])
+        self.add("QuantizeLinear", *inputs, what="codes", output=0)
 
     def bias(self, name: str, scale: np.ndarray) -> str:
         """int32 sums of products to real numbers."""
         attributes = {"axis": 0} if scale.ndim else {}
-        return self.add("bias", "DequantizeLinear", [name, self.constant("bias_scale", scale)], attributes=attributes)
+        return self.add("DequantizeLinear", name, self.constant("bias_scale", scale), what="bias", **attributes)
 
     def product_scale(self, a: int, b: int) -> np.ndarray:
         scale = np.asarray(self.value(a, "scale"), np.float32) * np.asarray(self.value(b, "scale"), np.float32)
         return scale.reshape(()) if scale.size == 1 else scale.reshape(-1)
+
+
+Decomposition: TypeAlias = Callable[[ExpansionBuilder], None]

@@ -35,14 +35,14 @@ def group_query_attention(w: ExpansionBuilder) -> None:
     length = w.types[w.node.inputs[_QUERY]].shape[1]
     first = _is_first(w, length)
     past = w.constant("none", np.zeros(w.types[w.node.inputs[_QUERY]].shape[0], np.int64)) if first else _past_length(w, length)
-    places = w.add("places", "Add", [_column(w, past, "past, as column"), w.constant("chunk", np.arange(length)[None])])
+    places = w.add("Add", _column(w, past, "past, as column"), w.constant("chunk", np.arange(length)[None]), what="places")
     if w.attribute("do_rotary", 0):
         query, key = (_rotate(w, x, places, name) for x, name in ((query, "query"), (key, "key")))
     keys, values = (_update_cache(w, x, past, i, first) for i, x in enumerate((key, value)))
     numbers = {"scale": w.attribute("scale", 0.0), "softcap": w.attribute("softcap", 0.0)}
     attributes = {name: number for name, number in numbers.items() if number}
-    attention_output = w.add("", "Attention", [query, keys, values, _mask(w, places, _places_of(w, length))], "", attributes)
-    w.join_heads(attention_output, w.node.outputs[0])
+    attention_output = w.add("Attention", query, keys, values, _mask(w, places, _places_of(w, length)), **attributes)
+    w.join_heads(attention_output)
 
 
 def _check(w: ExpansionBuilder) -> None:
@@ -101,61 +101,62 @@ def _places_of(w: ExpansionBuilder, length: int) -> int:
 def _past_length(w: ExpansionBuilder, length: int) -> str:
     """int64[batch]: tokens of the cache before this chunk."""
     one = w.constant("one", np.ones(1, np.int64))
-    last = w.add("lengths", "Reshape", [w.node.inputs[_LENGTHS], w.constant("row", np.array([-1], np.int64))])
-    lengths = w.add("total", "Add", [w.add("last", "Cast", [last], "", {"to": TensorProto.INT64}), one])
+    last = w.add("Reshape", w.node.inputs[_LENGTHS], w.constant("row", np.array([-1], np.int64)), what="lengths")
+    lengths = w.add("Add", w.add("Cast", last, what="last", to=TensorProto.INT64), one, what="total")
     query_lengths = w.constant("length", np.full(1, length, np.int64))
     if w.input(_QUERY_LENGTHS):
-        query_lengths = w.add("given", "Cast", [w.input(_QUERY_LENGTHS)], "", {"to": TensorProto.INT64})
-    before = w.add("before", "Sub", [lengths, query_lengths])
-    return w.add("past", "Max", [before, w.constant("least place", np.zeros(1, np.int64))])  # rows are more than tokens
+        query_lengths = w.add("Cast", w.input(_QUERY_LENGTHS), what="given", to=TensorProto.INT64)
+    before = w.add("Sub", lengths, query_lengths, what="before")
+    return w.add("Max", before, w.constant("least place", np.zeros(1, np.int64)), what="past")  # rows are more than tokens
 
 
 def _column(w: ExpansionBuilder, x: str, what: str) -> str:
-    return w.add(what, "Reshape", [x, w.constant(f"{what}/shape", np.array([-1, 1], np.int64))])
+    return w.add("Reshape", x, w.constant(f"{what}/shape", np.array([-1, 1], np.int64)), what=what)
 
 
 def _rotate(w: ExpansionBuilder, x: str, places: str, what: str) -> str:
     cos, sin = w.node.inputs[_COS : _COS + 2]
     depth = 2 * w.types[cos].shape[1]  # a part of each head's, where it is less
     attributes = {"interleaved": w.attribute("rotary_interleaved", 0), "rotary_embedding_dim": depth}
-    return w.add(f"{what}/turned", "RotaryEmbedding", [x, cos, sin, w.input(_PLACES) or places], "", attributes)
+    return w.add("RotaryEmbedding", x, cos, sin, w.input(_PLACES) or places, what=f"{what}/turned", **attributes)
 
 
 def _update_cache(w: ExpansionBuilder, new: str, past: str, index: int, first: bool) -> str:
     """The cache behind the node: the past with these rows. index: 0 of keys, 1 of values."""
     what, length = ("key", "value")[index], w.types[w.node.inputs[_QUERY]].shape[1]
-    output = w.node.outputs[1 + index] if len(w.node.outputs) > 1 + index else ""
     name, places = w.input(_PAST + index), _past(w)
     if not places or (first and places <= length):
-        return w.add(f"{what}/present", "Identity", [new], output)
+        return w.add("Identity", new, what=f"{what}/present", output=1 + index)
     if first:
-        return w.add(f"{what}/present", "Concat", [new, w.cut(f"{what}/rest", name, length, places, 2)], output, {"axis": 2})
+        return w.add(
+            "Concat", new, w.cut(f"{what}/rest", name, length, places, 2), what=f"{what}/present", output=1 + index, axis=2
+        )
     more = _places_of(w, length) - places
     if more:
         kind = w.types[name]
         room = np.zeros((*kind.shape[:2], more, kind.shape[3]), kind.dtype)
-        name = w.add(f"{what}/room", "Concat", [name, w.constant(f"{what}/zeros", room)], "", {"axis": 2})
-    return w.add(f"{what}/present", "TensorScatter", [name, new, past], output, {"axis": 2})
+        name = w.add("Concat", name, w.constant(f"{what}/zeros", room), what=f"{what}/room", axis=2)
+    return w.add("TensorScatter", name, new, past, what=f"{what}/present", output=1 + index, axis=2)
 
 
 def _mask(w: ExpansionBuilder, places: str, count: int) -> str:
     """bool[batch, 1, length, count] of what a token sees, [length, count] of one sample, or what is added to its scores."""
     samples = w.types[w.node.inputs[_QUERY]].shape[0]
-    here = w.add("places of rows", "Reshape", [places, w.constant("mask/rows", _leading(samples, -1, 1))])
+    here = w.add("Reshape", places, w.constant("mask/rows", _leading(samples, -1, 1)), what="places of rows")
     positions = w.constant("mask/places", np.arange(count))
     last = here
     if not w.attribute("causal", 1):
-        lengths = w.add("mask/lengths", "Cast", [w.node.inputs[_LENGTHS]], "", {"to": TensorProto.INT64})
-        last = w.add("mask/last", "Reshape", [lengths, w.constant("mask/row", _leading(samples, 1, 1))])
-    visible_keys = w.add("seen", "LessOrEqual", [positions, last])
+        lengths = w.add("Cast", w.node.inputs[_LENGTHS], what="mask/lengths", to=TensorProto.INT64)
+        last = w.add("Reshape", lengths, w.constant("mask/row", _leading(samples, 1, 1)), what="mask/last")
+    visible_keys = w.add("LessOrEqual", positions, last, what="seen")
     window = w.attribute("local_window_size", -1)
     if window > 0:
-        oldest = w.add("oldest", "Sub", [here, w.constant("window", np.array(window, np.int64))])
-        visible_keys = w.add("near", "And", [visible_keys, w.add("not too old", "Greater", [positions, oldest])])
+        oldest = w.add("Sub", here, w.constant("window", np.array(window, np.int64)), what="oldest")
+        visible_keys = w.add("And", visible_keys, w.add("Greater", positions, oldest, what="not too old"), what="near")
     if not w.input(_BIAS):
         return visible_keys
     least = w.constant("least", np.array(MASKED, w.types[w.input(_BIAS)].dtype))
-    return w.add("bias", "Where", [visible_keys, w.input(_BIAS), least])
+    return w.add("Where", visible_keys, w.input(_BIAS), least, what="bias")
 
 
 def _leading(samples: int, *shape: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from toolchain.frontend.convert import (
     type_of,
 )
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
-from toolchain.frontend.expand_contrib import RULES as WRITTEN_OUT
+from toolchain.frontend.expand_contrib import DECOMPOSITIONS as WRITTEN_OUT
 from toolchain.frontend.expand_contrib import expand_node
 from toolchain.frontend.expand_ml import expand_ml_node
 from toolchain.frontend.function_bodies import body, has_body

@@ -55,9 +55,9 @@ def match_row_update(node: OnnxNode, row_state: RowUpdateState) -> ExpansionBuil
     if _number(head.first, row_state) != 0 or place is None or _place(tail.first, row_state) != (place[0], place[1] + rows[axis]):
         return None
     w = ExpansionBuilder(node, row_state.types, row_state.constants)
-    start_row = w.add("place", "Cast", [head.last], "", {"to": TensorProto.INT64})
-    each = w.add("places", "Expand", [start_row, w.constant("samples", np.array(shape[:1], np.int64))])
-    w.add("", "TensorScatter", [head.x, node.inputs[1], each], node.outputs[0], {"axis": axis})
+    start_row = w.add("Cast", head.last, what="place", to=TensorProto.INT64)
+    each = w.add("Expand", start_row, w.constant("samples", np.array(shape[:1], np.int64)), what="places")
+    w.add("TensorScatter", head.x, node.inputs[1], each, output=0, axis=axis)
     return w
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.frontend.infer import evaluate
-from toolchain.frontend.node_chain import NodeChain
+from toolchain.frontend.node_chain import Decomposition, NodeChain
 from toolchain.frontend.reduction_rules import is_repeat
-from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, operand
+from toolchain.frontend.rewrite import Rewriter, operand
 from toolchain.frontend.slice_rules import rising_runs
 from toolchain.ir.graph import HALF_PIXEL, MAX_MATRIX, MAX_PARTS, MAX_RESIZE_FACTOR, OnnxNode
 
@@ -25,14 +25,14 @@ def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.nda
     be the last.
     `matrix`: [after, before] of the dimension.
     """
-    matrix = matrix.astype(chain.scope.types[chain.n.inputs[0]].dtype)
+    matrix = matrix.astype(chain.scope.types[chain.node.inputs[0]].dtype)
     if axis == rank - 1:
-        return chain.make("MatMul", x, np.ascontiguousarray(matrix.T))
+        return chain.add("MatMul", x, np.ascontiguousarray(matrix.T))
     if axis == rank - 2:
-        return chain.make("MatMul", matrix, x)
+        return chain.add("MatMul", matrix, x)
     perm = [*range(axis), *range(axis + 1, rank), axis]
-    product = chain.make("MatMul", chain.make("Transpose", x, perm=tuple(perm)), np.ascontiguousarray(matrix.T))
-    return chain.make("Transpose", product, perm=tuple(int(i) for i in np.argsort(perm)))
+    product = chain.add("MatMul", chain.add("Transpose", x, perm=tuple(perm)), np.ascontiguousarray(matrix.T))
+    return chain.add("Transpose", product, perm=tuple(int(i) for i in np.argsort(perm)))
 
 
 def make_selection_matrix(indices: Sequence[int], size: int) -> np.ndarray:
@@ -41,23 +41,23 @@ def make_selection_matrix(indices: Sequence[int], size: int) -> np.ndarray:
 
 
 def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
-    return chain.make("Slice", x, (start,), (end,), (axis,), (1,))
+    return chain.add("Slice", x, (start,), (end,), (axis,), (1,))
 
 
-def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def pad(chain: NodeChain) -> None:
     """Rewrite a Pad by edge, reflection or wrap-around, of any length.
 
     Axis by axis it becomes a Concat of the part before, the tensor, and the part after.
     """
+    n, scope = chain.node, chain.scope
     mode, pads, x = n.op.attributes["mode"], scope.constants.get(n.inputs[1]), n.inputs[0]
     if mode not in ("edge", "reflect", "wrap") or pads is None or operand(n, 3) or not scope.is_float(x):
-        return None
+        return
     shape = list(scope.shape(x))
     rank, least = len(shape), 1 if mode == "reflect" else 0
     wide = [(a, int(pads[a]), int(pads[a + rank])) for a in range(rank) if pads[a] or pads[a + rank]]
     if not wide or any(min(b, e) < 0 or max(b, e) > shape[a] - least or max(b, e) ** 2 > MAX_MATRIX for a, b, e in wide):
-        return None
-    chain = NodeChain(n, scope)
+        return
     for a, before, after in wide:
         d = shape[a]
         ends = {
@@ -71,55 +71,53 @@ def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
                 continue
             part = cut(chain, x, a, start, end)
             if mode == "edge":
-                part = chain.make("Expand", part, (*shape[:a], count, *shape[a + 1 :]))
+                part = chain.add("Expand", part, (*shape[:a], count, *shape[a + 1 :]))
             elif mode == "reflect":
                 part = multiply_axis(chain, part, a, rank, make_selection_matrix(range(count)[::-1], count))
             parts.insert(place, part)
-        x, shape[a] = chain.make("Concat", *parts, axis=a), d + before + after
-    return chain.done()
+        x, shape[a] = chain.add("Concat", *parts, axis=a), d + before + after
 
 
-def reverse_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def reverse_slice(chain: NodeChain) -> None:
     """A Slice by negative steps, in the form of `slice_rules`, of more elements than copies are made for."""
+    n, scope = chain.node, chain.scope
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
-        return None
+        return
     x, shape = n.inputs[0], scope.shape(n.inputs[0])
     cuts = list(zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist()))
     reversed_ranges = {a: range(s, max(e, -1), d) for a, s, e, d in cuts if d < 0}
     small = all(0 < len(r) * shape[a] <= MAX_MATRIX for a, r in reversed_ranges.items())
     if not small or all(len(r) <= MAX_PARTS for r in reversed_ranges.values()):
-        return None
-    chain = NodeChain(n, scope)
+        return
     forward_cuts = [c for c in cuts if c[3] > 0]
     if forward_cuts:
-        x = chain.make("Slice", x, *(tuple(c[i] for c in forward_cuts) for i in (1, 2, 0, 3)))
+        x = chain.add("Slice", x, *(tuple(c[i] for c in forward_cuts) for i in (1, 2, 0, 3)))
     for a, indices in reversed_ranges.items():
         x = multiply_axis(chain, x, a, len(shape), make_selection_matrix(indices, shape[a]))
-    return chain.done()
 
 
-def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def gather(chain: NodeChain) -> None:
     """Rewrite a Gather whose constant indices form more runs than copies are made for."""
+    n, scope = chain.node, chain.scope
     indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
     if indices is None or not indices.size or x in scope.constants or not scope.is_float(x):
-        return None
+        return
     shape = scope.shape(x)
     source_indices = [int(i) % shape[axis] for i in indices.reshape(-1)]
     if len(source_indices) * shape[axis] > MAX_MATRIX or len(rising_runs(source_indices)) <= MAX_PARTS:
-        return None
-    chain = NodeChain(n, scope)
+        return
     product = multiply_axis(chain, x, axis, len(shape), make_selection_matrix(source_indices, shape[axis]))
-    chain.make("Reshape", product, scope.shape(n.outputs[0]))
-    return chain.done()
+    chain.add("Reshape", product, scope.shape(n.outputs[0]))
 
 
-def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def resize(chain: NodeChain) -> None:
     """Rewrite a Resize with fractional factors, or with modes other than repetition or interpolation between two
     neighbours.
 
     Each axis is multiplied by the matrix that onnxruntime makes from a unit matrix.
     """
+    n, scope = chain.node, chain.scope
     a, x = n.op.attributes, n.inputs[0]
     before, after = scope.shape(x), scope.shape(n.outputs[0])
     _, _, scales, sizes = (*n.inputs, "", "", "")[:4]
@@ -128,9 +126,9 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         for factor_or_size in map(scope.constants.get, (scales, sizes))
     )
     if a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in before or not scope.is_float(x):
-        return None
+        return
     if a["coordinate_transformation_mode"] == "tf_crop_and_resize" or (scale_values is None and size_values is None):
-        return None
+        return
     changed = [i for i in range(len(before)) if before[i] != after[i] or (scale_values is not None and scale_values[i] != 1)]
     has_integer_factors = all(
         after[i] % before[i] == 0 and (scale_values is None or scale_values[i] == after[i] // before[i]) for i in changed
@@ -140,10 +138,9 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         "linear": has_integer_factors and _has_phases(before, after, a),
     }
     if plain.get(a["mode"], False) and not a["antialias"]:
-        return None
+        return
     if not changed or any(before[i] * after[i] > MAX_MATRIX for i in changed):
-        return None
-    chain = NodeChain(n, scope)
+        return
     for i in sorted(changed, key=lambda i: after[i] / before[i]):  # what makes it smaller first
         x = multiply_axis(
             chain,
@@ -152,7 +149,6 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
             len(before),
             _matrix(n, before[i], after[i], None if scale_values is None else float(scale_values[i]), scope),
         )
-    return chain.done()
 
 
 def _has_phases(before: Sequence[int], after: Sequence[int], a: Mapping[str, object]) -> bool:
@@ -175,9 +171,4 @@ def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, scope: Re
     return interpolation.T.astype(np.float64)
 
 
-RULES: Mapping[str, Sequence[Rule]] = {
-    "Gather": (gather,),
-    "Pad": (pad,),
-    "Resize": (resize,),
-    "Slice": (reverse_slice,),
-}
+DECOMPOSITIONS: Mapping[str, Decomposition] = {"Gather": gather, "Pad": pad, "Resize": resize, "Slice": reverse_slice}

@@ -25,10 +25,10 @@ def rotary_embedding(w: ExpansionBuilder) -> None:
     batch, length = shape[0], shape[-2]
     if len(at) == 1:
         count = w.constant("chunk", np.tile(np.arange(length, dtype=np.int64), (batch, 1)))
-        places = w.add("places", "Add", [count, places])
+        places = w.add("Add", count, places, what="places")
     heads = w.attribute("num_heads", 0) or (shape[2] // (2 * angles[1]) if len(shape) == 3 else 0)
     attributes = {"interleaved": w.attribute("interleaved", 0), "num_heads": heads, "rotary_embedding_dim": depth}
-    w.add("", "RotaryEmbedding", [x, cos, sin, places], w.node.outputs[0], attributes)
+    w.add("RotaryEmbedding", x, cos, sin, places, output=0, **attributes)
 
 
 def multi_head_attention(w: ExpansionBuilder) -> None:
@@ -41,7 +41,7 @@ def multi_head_attention(w: ExpansionBuilder) -> None:
     if w.input(3):
         ends = np.cumsum([0, *(w.types[n].shape[2] for n in names)])
         bias = [w.cut(f"bias {i}", w.input(3), int(ends[i]), int(ends[i + 1]), 0) for i in range(3)]
-        names = [w.add(f"sum {i}", "Add", [name, part]) for i, (name, part) in enumerate(zip(names, bias))]
+        names = [w.add("Add", name, part, what=f"sum {i}") for i, (name, part) in enumerate(zip(names, bias))]
     _attend(w, names, (4, 5), [w.input(6), w.input(7)])
 
 
@@ -56,9 +56,9 @@ def attention(w: ExpansionBuilder) -> None:
     sizes = w.attribute("qkv_hidden_sizes", ()) or (width // 3,) * 3
     if len(sizes) != 3 or sum(sizes) != width or min(sizes) < 1:
         raise refuse_node(w.node, f"has qkv_hidden_sizes={list(sizes)}; three are needed, together {width}")
-    packed_product = w.add("product", "MatMul", w.node.inputs[:2])
+    packed_product = w.add("MatMul", *w.node.inputs[:2], what="product")
     if w.input(2):
-        packed_product = w.add("product and bias", "Add", [packed_product, w.input(2)])
+        packed_product = w.add("Add", packed_product, w.input(2), what="product and bias")
     ends = np.cumsum([0, *sizes])
     parts = [w.cut(f"part {i}", packed_product, int(ends[i]), int(ends[i + 1]), 2) for i in range(3)]
     _attend(w, parts, (3, 5), ["", ""])
@@ -76,16 +76,15 @@ def _attend(w: ExpansionBuilder, names: Sequence[str], masks: tuple[int, int], p
         raise refuse_node(w.node, f"has num_heads={heads}; 1 or more are needed")
     query, *keys_values = (w.heads(what, name, heads) for name, what in zip(names, ("query", "key", "value")))
     for i, name in enumerate(past):
-        output = w.node.outputs[1 + i] if len(w.node.outputs) > 1 + i else ""
         if name:
-            keys_values[i] = w.add(f"present {i}", "Concat", [name, keys_values[i]], output, {"axis": 2})
-        elif output:
-            keys_values[i] = w.add(f"present {i}", "Identity", [keys_values[i]], output)
+            keys_values[i] = w.add("Concat", name, keys_values[i], what=f"present {i}", output=1 + i, axis=2)
+        elif w.has_output(1 + i):
+            keys_values[i] = w.add("Identity", keys_values[i], what=f"present {i}", output=1 + i)
     before = w.shape(w.node.inputs.index(past[0]), 4)[2] if past[0] else 0
     mask = _mask(w, masks, before)
     scale = {"scale": w.attribute("scale", 0.0)} if w.attribute("scale", 0.0) else {}
-    attention_output = w.add("", "Attention", [query, *keys_values, *([mask] if mask else [])], "", scale)
-    w.join_heads(attention_output, w.node.outputs[0])
+    attention_output = w.add("Attention", query, *keys_values, *([mask] if mask else []), **scale)
+    w.join_heads(attention_output)
 
 
 def _mask(w: ExpansionBuilder, inputs: tuple[int, int], before: int) -> str:
@@ -98,11 +97,11 @@ def _mask(w: ExpansionBuilder, inputs: tuple[int, int], before: int) -> str:
             raise refuse_node(
                 w.node, f"has a mask of {len(w.types[padding].shape)} dimensions; those of 2 are read", _WRITTEN_OUT
             )
-        rows = w.add("mask/bool", "Cast", [padding], "", {"to": TensorProto.BOOL})
-        visible_keys = w.add("mask/rows", "Unsqueeze", [rows, w.constant("mask/axes", np.array([1, 2], np.int64))])
+        rows = w.add("Cast", padding, what="mask/bool", to=TensorProto.BOOL)
+        visible_keys = w.add("Unsqueeze", rows, w.constant("mask/axes", np.array([1, 2], np.int64)), what="mask/rows")
     if w.attribute("unidirectional", 0):
         earlier = w.constant("earlier", np.tri(length, before + length, before, dtype=bool))
-        visible_keys = w.add("mask/both", "And", [visible_keys, earlier]) if visible_keys else earlier
+        visible_keys = w.add("And", visible_keys, earlier, what="mask/both") if visible_keys else earlier
     if not bias or not visible_keys:
         return bias or visible_keys
-    return w.add("mask/bias", "Where", [visible_keys, bias, w.constant("least", np.array(MASKED, w.types[bias].dtype))])
+    return w.add("Where", visible_keys, bias, w.constant("least", np.array(MASKED, w.types[bias].dtype)), what="mask/bias")

@@ -12,7 +12,7 @@ import numpy as np
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.infer import infer
 from toolchain.frontend.upgrade import Upgraded
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.ir.graph import OnnxGraph, OnnxNode, TensorType
 from toolchain.plugin import (
     LoadedPlugin,
     Operator,
@@ -56,7 +56,7 @@ class PluginNode:
         build = Steps({n: types[n] for n in node.inputs if n}, node.name)
         answer = self.call("steps", build, *(n or None for n in node.inputs))
         results = answer if isinstance(answer, tuple) else (answer,)
-        step_outputs = {name for *_, outputs in build.nodes for name in outputs}
+        step_outputs = {name for step in build.nodes for name in step.outputs}
         if not all(isinstance(r, str) for r in results) or len(results) < len(node.outputs):
             raise self.fault(f"steps returns {answer!r}; it must return the name of a tensor for each of its outputs")
         unknown = next((r for r in results if r not in step_outputs | build.types.keys() | build.constants.keys()), None)
@@ -69,27 +69,26 @@ class PluginNode:
                 name_by_step[result] = output
             elif output:
                 source = name_by_step.get(result, result)
-                build.nodes.append(("Identity", {}, (source,), (output,)))
+                build.append(f"{node.name}/Identity_{len(build.nodes)}", "Identity", (source,), (output,), {})
         nodes = [
-            Node(
-                f"{node.name}/{op_type}_{i}",
-                OnnxOp(op_type, attributes),
-                tuple(name_by_step.get(n, n) for n in inputs),
-                tuple(name_by_step.get(n, n) for n in outputs),
-                node.sources,
+            replace(
+                step,
+                inputs=tuple(name_by_step.get(n, n) for n in step.inputs),
+                outputs=tuple(name_by_step.get(n, n) for n in step.outputs),
+                sources=node.sources,
             )
-            for i, (op_type, attributes, inputs, outputs) in enumerate(build.nodes)
+            for step in build.nodes
         ]
         return Upgraded(nodes, build.constants)
 
     def _check_step_inputs(self, build: Steps) -> None:
         """Raise CompileError where a step reads what is neither an input nor a constant nor made by an earlier step."""
         available = {"", *build.types, *build.constants}
-        for op_type, _, inputs, outputs in build.nodes:
-            unknown = next((name for name in inputs if name not in available), None)
+        for step in build.nodes:
+            unknown = next((name for name in step.inputs if name not in available), None)
             if unknown is not None:
-                raise self.fault(f"its step {op_type} reads {unknown!r}, which is no input and no earlier step makes")
-            available.update(outputs)
+                raise self.fault(f"its step {step.op.op_type} reads {unknown!r}, which is no input and no earlier step makes")
+            available.update(step.outputs)
 
     def check_types(self, step_types: Mapping[str, TensorType], inferred: Mapping[str, TensorType]) -> None:
         """Raise CompileError where the plug-in's rule and its steps give an output of other shapes or types."""

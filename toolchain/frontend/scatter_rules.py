@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.frontend.node_chain import NodeChain
-from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule
+from toolchain.frontend.node_chain import Decomposition, NodeChain
 from toolchain.ir.graph import MAX_MATRIX, OnnxNode
 
 Array = NDArray[Any]
@@ -27,26 +26,26 @@ class _Box(NamedTuple):
     update_orders: tuple[Array, ...]
 
 
-def scatter(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def scatter(chain: NodeChain) -> None:
     """Where the places are a box; else a product with a matrix that takes each element from data or updates, of small ones."""
+    n, scope = chain.node, chain.scope
     data, places, updates = n.inputs
     indices, shape = scope.constants.get(places), scope.shape(data)
     reduction = n.op.attributes.get("reduction", "none")
     if indices is None or not scope.is_float(data) or not shape or 0 in (*shape, *scope.shape(updates)):
-        return None
+        return
     source = _sources(n, indices, shape, scope.shape(updates))
-    chain, box = NodeChain(n, scope), _box(source, int(np.prod(scope.shape(updates))))
+    box = _box(source, int(np.prod(scope.shape(updates))))
     if box is not None and all(_runs(p, d) <= MOST_RUNS for p, d in zip(box.places, shape)):
         _put(chain, data, _arranged(chain, updates, box), shape, box.places, 0, _REDUCED.get(reduction))
-        return chain.done()
+        return
     count = source.size + int(np.prod(scope.shape(updates)))
     if reduction != "none" or source.size * count > MAX_MATRIX:
-        return None
-    flat = [chain.make("Reshape", name, (-1,)) for name in (data, updates)]
+        return
+    flat = [chain.add("Reshape", name, (-1,)) for name in (data, updates)]
     positions = np.where(source < 0, np.arange(source.size).reshape(shape), source + source.size)
-    chain.make("Gather", chain.make("Concat", *flat, axis=0), tuple(positions.ravel().tolist()), axis=0)
-    chain.make("Reshape", chain.nodes[-1].outputs[0], shape)
-    return chain.done()
+    chain.add("Gather", chain.add("Concat", *flat, axis=0), tuple(positions.ravel().tolist()), axis=0)
+    chain.add("Reshape", chain.nodes[-1].outputs[0], shape)
 
 
 def _sources(n: OnnxNode, indices: Array, shape: Sequence[int], updates: Sequence[int]) -> Array:
@@ -87,13 +86,13 @@ def _box(source: Array, count: int) -> _Box | None:
 def _arranged(chain: NodeChain, updates: str, box: _Box) -> str:
     """The updates in the shape of the box, their places rising."""
     sizes = [len(box.places[a]) for a in box.order]
-    x = chain.make("Reshape", updates, tuple(sizes))
+    x = chain.add("Reshape", updates, tuple(sizes))
     if box.order != tuple(range(len(sizes))):
-        x = chain.make("Transpose", x, perm=tuple(box.order.index(a) for a in range(len(sizes))))
+        x = chain.add("Transpose", x, perm=tuple(box.order.index(a) for a in range(len(sizes))))
     for a, order in enumerate(box.update_orders):
         rising = np.argsort(order)
         if not np.array_equal(rising, np.arange(rising.size)):
-            x = chain.make("Gather", x, tuple(rising.tolist()), axis=a)
+            x = chain.add("Gather", x, tuple(rising.tolist()), axis=a)
     return x
 
 
@@ -110,14 +109,14 @@ def _put(
     while axis < len(shape) and len(places[axis]) == shape[axis]:
         axis += 1
     if axis == len(shape):
-        return updates if reduced is None else chain.make(reduced, data, updates)
+        return updates if reduced is None else chain.add(reduced, data, updates)
     got = np.isin(np.arange(shape[axis]), places[axis])
     bounds = [0, *(np.flatnonzero(got[1:] != got[:-1]) + 1).tolist(), shape[axis]]
     inner = [len(places[axis]) if a == axis else d for a, d in enumerate(shape)]
     all_places = [np.arange(len(places[axis])) if a == axis else p for a, p in enumerate(places)]
     touched = data
     if reduced is not None or any(len(places[a]) < shape[a] for a in range(axis + 1, len(shape))):
-        touched = chain.make("Gather", data, tuple(places[axis].tolist()), axis=axis)
+        touched = chain.add("Gather", data, tuple(places[axis].tolist()), axis=axis)
     placed, done, parts = _put(chain, touched, updates, inner, all_places, axis + 1, reduced), 0, []
     for start, end in pairwise(bounds):
         if got[start]:
@@ -126,11 +125,11 @@ def _put(
             done += length
         else:
             parts.append(_slice(chain, data, axis, start, end, shape[axis]))
-    return chain.make("Concat", *parts, axis=axis)
+    return chain.add("Concat", *parts, axis=axis)
 
 
 def _slice(chain: NodeChain, x: str, axis: int, start: int, end: int, size: int) -> str:
-    return x if (start, end) == (0, size) else chain.make("Slice", x, (start,), (end,), (axis,), (1,))
+    return x if (start, end) == (0, size) else chain.add("Slice", x, (start,), (end,), (axis,), (1,))
 
 
-RULES: Mapping[str, Sequence[Rule]] = {"ScatterElements": (scatter,), "ScatterND": (scatter,)}
+DECOMPOSITIONS: Mapping[str, Decomposition] = {"ScatterElements": scatter, "ScatterND": scatter}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.node_chain import NodeChain
+from toolchain.frontend.node_chain import Decomposition, NodeChain
 from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, node, operand, reshape
 from toolchain.frontend.slice_rules import concat_slices, slice_node
 from toolchain.ir.graph import MAX_PARTS, OnnxNode, OnnxOp
@@ -34,21 +34,21 @@ def expand(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     return Rewrite(same=n.inputs[0]) if scope.shape(n.inputs[0]) == scope.shape(n.outputs[0]) else None
 
 
-def tile(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+def tile(chain: NodeChain) -> None:
     """Copies of a dimension are a new one in front of it that is expanded."""
+    n, scope = chain.node, chain.scope
     repeats, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     shape = scope.shape(x)
     if repeats is None or 0 in (*shape, *scope.shape(n.outputs[0])) or all(r == 1 or d == 1 for r, d in zip(repeats, shape)):
-        return None
-    chain, sizes = NodeChain(n, scope), list(shape)
+        return
+    sizes = list(shape)
     for axis, count in enumerate(repeats.tolist()):
         if count == 1:
             continue
         around = (*sizes[:axis], 1, *sizes[axis:])
-        copied = chain.make("Expand", chain.make("Reshape", x, around), (*sizes[:axis], count, *sizes[axis:]))
+        copied = chain.add("Expand", chain.add("Reshape", x, around), (*sizes[:axis], count, *sizes[axis:]))
         sizes[axis] *= count
-        x = chain.make("Reshape", copied, tuple(sizes))
-    return chain.done()
+        x = chain.add("Reshape", copied, tuple(sizes))
 
 
 def to_reshape(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
@@ -192,9 +192,9 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "Dropout": (dropout,),
     "Cast": (cast,),
     "Expand": (expand,),
-    "Tile": (tile,),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), (to_reshape,)),
     "Transpose": (transpose,),
     "Pad": (pad, crop, pad_by_copies),
     "Concat": (concat, concat_constant),
 }
+DECOMPOSITIONS: Mapping[str, Decomposition] = {"Tile": tile}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolchain.ir.range_constraints import FixedRange
-from toolchain.ops.kit.decomposition import DecompositionBuilder
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 
 _NEAR_ONE = FixedRange(0.0, 1.25)
 
@@ -13,12 +13,12 @@ def inverse(steps: DecompositionBuilder, divisor: str, what: str, output: int | 
 
     Between two entries of its table a reciprocal is off where it is steep, for small divisors: it takes one step of Newton's.
     """
-    first = steps.make(f"1 / {what}", "Reciprocal", divisor, output=None if steps.interpolates else output)
+    first = steps.add("Reciprocal", divisor, what=f"1 / {what}", output=None if steps.interpolates else output)
     if not steps.interpolates:
         return first
-    product = steps.make(f"{what} / {what}", "Mul", divisor, first, range=_NEAR_ONE)
-    correction = steps.make(f"2 - {what} / {what}", "Sub", 2.0, product, range=_NEAR_ONE)
-    return steps.make(f"1 / {what}, refined", "Mul", first, correction, output=output)
+    product = steps.add("Mul", divisor, first, what=f"{what} / {what}", range=_NEAR_ONE)
+    correction = steps.add("Sub", 2.0, product, what=f"2 - {what} / {what}", range=_NEAR_ONE)
+    return steps.add("Mul", first, correction, what=f"1 / {what}, refined", output=output)
 
 
 def quotient(steps: DecompositionBuilder) -> None:
@@ -27,7 +27,7 @@ def quotient(steps: DecompositionBuilder) -> None:
     This is best where divisors are within a factor of ten or so.
     """
     x, divisor = steps.node.inputs
-    steps.make("quotient", "Mul", x, inverse(steps, divisor, "divisor"), output=0)
+    steps.add("Mul", x, inverse(steps, divisor, "divisor"), what="quotient", output=0)
 
 
-STEPS = {"Div": quotient}
+DECOMPOSITIONS = {"Div": Decomposition(quotient)}

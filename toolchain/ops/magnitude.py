@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from toolchain.ir.graph import OnnxNode
-from toolchain.ops.kit.decomposition import DecompositionBuilder
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 
 ROTATIONS = 7  # what is left is an angle of 45 / 2^6 degrees, whose cosine is 1 - 7.5e-5
 
@@ -30,11 +30,11 @@ def magnitude(steps: DecompositionBuilder) -> None:
         length *= math.cos(angle)
         tangent = math.tan(angle) if turn else 1.0
         name = f"turn {turn + 1}"
-        aside = steps.make(f"{name}: to the axis", "Sub", y, _scale_tensor(steps, f"{name}: t x", x, tangent))
-        x = steps.make(f"{name}: along", "Add", x, _scale_tensor(steps, f"{name}: t y", y, tangent))
+        aside = steps.add("Sub", y, _scale_tensor(steps, f"{name}: t x", x, tangent), what=f"{name}: to the axis")
+        x = steps.add("Add", x, _scale_tensor(steps, f"{name}: t y", y, tangent), what=f"{name}: along")
         y = _absolute(steps, f"{name}: aside", aside) if turn < ROTATIONS - 1 else aside
     middle = 2 / (1 + math.cos(math.pi / 4 / 2 ** (ROTATIONS - 1)))  # of what the last angle leaves
-    steps.make("magnitude", "Mul", x, length * middle, output=0)
+    steps.add("Mul", x, length * middle, what="magnitude", output=0)
     steps.error = middle - 1
 
 
@@ -57,13 +57,13 @@ def _legs(steps: DecompositionBuilder) -> tuple[str, str] | None:
 
 
 def _scale_tensor(steps: DecompositionBuilder, what: str, x: str, factor: float) -> str:
-    return x if factor == 1.0 else steps.make(what, "Mul", x, factor)
+    return x if factor == 1.0 else steps.add("Mul", x, factor, what=what)
 
 
 def _absolute(steps: DecompositionBuilder, what: str, x: str) -> str:
     """relu(x) + (relu(x) - x): exact, where a table that is interpolated bends beside 0."""
-    above = steps.make(f"{what}, above 0", "Relu", x)
-    return steps.make(f"|{what}|", "Add", above, steps.make(f"{what}, below 0", "Sub", above, x))
+    above = steps.add("Relu", x, what=f"{what}, above 0")
+    return steps.add("Add", above, steps.add("Sub", above, x, what=f"{what}, below 0"), what=f"|{what}|")
 
 
-STEPS = {"Sqrt": magnitude}
+DECOMPOSITIONS = {"Sqrt": Decomposition(magnitude)}

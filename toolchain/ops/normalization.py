@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from toolchain.ops.division import inverse
-from toolchain.ops.kit.decomposition import DecompositionBuilder
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 
 Mean = Callable[[str, str], str]  # what it is, and of which tensor
 
@@ -15,14 +15,14 @@ Mean = Callable[[str, str], str]  # what it is, and of which tensor
 def layer_normalization(steps: DecompositionBuilder) -> None:
     """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
     (x, scale, *bias), axes = steps.node.inputs, _last(steps)
-    less, factor = _centre(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes, output=1 if of == x else None))
+    less, factor = _centre(steps, lambda what, of: steps.add("ReduceMean", of, axes, what=what, output=1 if of == x else None))
     _affine(steps, less, factor, scale, *bias)
 
 
 def rms_normalization(steps: DecompositionBuilder) -> None:
     """x / sqrt(mean(x^2) + epsilon) * scale."""
     x, scale = steps.node.inputs
-    mean = steps.make("mean of x^2", "ReduceMean", steps.make("x^2", "Mul", x, x), _last(steps))
+    mean = steps.add("ReduceMean", steps.add("Mul", x, x, what="x^2"), _last(steps), what="mean of x^2")
     _affine(steps, x, _one_over_root(steps, "mean of x^2", mean), scale)
 
 
@@ -30,7 +30,7 @@ def instance_normalization(steps: DecompositionBuilder) -> None:
     """Over rows and columns, each channel by itself."""
     x, scale, bias = steps.node.inputs
     axes = tuple(range(2, len(steps.shape(x))))
-    less, factor = _centre(steps, lambda what, of: steps.make(what, "ReduceMean", of, axes))
+    less, factor = _centre(steps, lambda what, of: steps.add("ReduceMean", of, axes, what=what))
     _of_channels(steps, less, factor, scale, bias)
 
 
@@ -45,10 +45,10 @@ def group_normalization(steps: DecompositionBuilder) -> None:
     of_group = np.kron(np.eye(groups), np.full((c // groups, c // groups), groups / c)).astype(np.float32)
 
     def mean(what: str, of: str) -> str:
-        by_channel = steps.make(f"{what} of channels", "ReduceMean", of, tuple(range(2, 2 + len(space))))
-        rows = steps.make(f"{what} of channels, as rows", "Reshape", by_channel, (n, c))
-        group_means = steps.make(f"{what} as rows", "Gemm", rows, of_group, transB=1)
-        return steps.make(what, "Reshape", group_means, (n, c, *(1 for _ in space)))
+        by_channel = steps.add("ReduceMean", of, tuple(range(2, 2 + len(space))), what=f"{what} of channels")
+        rows = steps.add("Reshape", by_channel, (n, c), what=f"{what} of channels, as rows")
+        group_means = steps.add("Gemm", rows, of_group, what=f"{what} as rows", transB=1)
+        return steps.add("Reshape", group_means, (n, c, *(1 for _ in space)), what=what)
 
     less, factor = _centre(steps, mean)
     _of_channels(steps, less, factor, scale, bias)
@@ -64,21 +64,21 @@ def _centre(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
     """x - mean and 1 / sqrt(variance + epsilon). The squares are of differences: mean(x^2) - mean(x)^2 is a small difference of
     large numbers, of which coarse codes leave little."""
     x = steps.node.inputs[0]
-    less = steps.make("x - mean", "Sub", x, mean("mean", x))
-    return less, _one_over_root(steps, "variance", mean("variance", steps.make("(x - mean)^2", "Mul", less, less)))
+    less = steps.add("Sub", x, mean("mean", x), what="x - mean")
+    return less, _one_over_root(steps, "variance", mean("variance", steps.add("Mul", less, less, what="(x - mean)^2")))
 
 
 def _one_over_root(steps: DecompositionBuilder, what: str, square: str) -> str:
-    root = steps.make("root", "Sqrt", steps.make(f"{what} + epsilon", "Add", square, steps.node.op.attributes["epsilon"]))
+    root = steps.add("Sqrt", steps.add("Add", square, steps.node.op.attributes["epsilon"], what=f"{what} + epsilon"), what="root")
     return inverse(steps, root, "root", output=2)
 
 
 def _affine(steps: DecompositionBuilder, x: str, factor: str, scale: str, *bias: str) -> None:
     """x factor scale + bias."""
-    normal = steps.make("normal", "Mul", x, factor)
-    scaled = steps.make("scaled", "Mul", normal, scale, output=None if bias else 0)
+    normal = steps.add("Mul", x, factor, what="normal")
+    scaled = steps.add("Mul", normal, scale, what="scaled", output=None if bias else 0)
     for b in bias:
-        steps.make("moved", "Add", scaled, b, output=0)
+        steps.add("Add", scaled, b, what="moved", output=0)
 
 
 def _of_channels(steps: DecompositionBuilder, x: str, factor: str, scale: str, bias: str) -> None:
@@ -86,16 +86,16 @@ def _of_channels(steps: DecompositionBuilder, x: str, factor: str, scale: str, b
     shape = steps.shape(steps.node.inputs[0])
     wide = (shape[1], *(1 for _ in shape[2:]))
     if not steps.all(scale, 1):
-        factor = steps.make("scale / root", "Mul", factor, steps.reshape(scale, wide))
+        factor = steps.add("Mul", factor, steps.reshape(scale, wide), what="scale / root")
     moves = not steps.all(bias, 0)
-    y = steps.make("scaled", "Mul", x, factor, output=None if moves else 0)
+    y = steps.add("Mul", x, factor, what="scaled", output=None if moves else 0)
     if moves:
-        steps.make("moved", "Add", y, steps.reshape(bias, wide), output=0)
+        steps.add("Add", y, steps.reshape(bias, wide), what="moved", output=0)
 
 
-STEPS = {
-    "GroupNormalization": group_normalization,
-    "InstanceNormalization": instance_normalization,
-    "LayerNormalization": layer_normalization,
-    "RMSNormalization": rms_normalization,
+DECOMPOSITIONS = {
+    "GroupNormalization": Decomposition(group_normalization),
+    "InstanceNormalization": Decomposition(instance_normalization),
+    "LayerNormalization": Decomposition(layer_normalization),
+    "RMSNormalization": Decomposition(rms_normalization),
 }

@@ -16,7 +16,7 @@ from toolchain.ir.range_constraints import ClippedRange, FixedRange
 from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES, scale_fields, scale_of
 from toolchain.ops.division import inverse
 from toolchain.ops.kit.box_tiles import box_nest, box_orders
-from toolchain.ops.kit.decomposition import DecompositionBuilder
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, split_per_sample
@@ -40,7 +40,7 @@ def log_softmax(steps: DecompositionBuilder) -> None:
     """x - (max + log(sum)): what is subtracted is rounded once a row, and x has its own codes."""
     x = undo_transpose(steps)
     largest, _, total = exponentials(steps, x)
-    shift = steps.make("max + log(sum)", "Add", largest, steps.make("log(sum)", "Log", total))
+    shift = steps.add("Add", largest, steps.add("Log", total, what="log(sum)"), what="max + log(sum)")
     x.add_last_step(steps, "x - max - log(sum)", "Sub", x.name, shift)
 
 
@@ -57,9 +57,9 @@ class _Operand:
 
     def add_last_step(self, steps: DecompositionBuilder, what: str, op_type: str, *inputs: str) -> None:
         """The last step, its dimensions in the order of the node's output."""
-        result = steps.make(what, op_type, *inputs, output=0 if self.perm is None else None)
+        result = steps.add(op_type, *inputs, what=what, output=0 if self.perm is None else None)
         if self.perm is not None:
-            steps.make(f"{what}, turned", "Transpose", result, output=0, perm=self.perm)
+            steps.add("Transpose", result, what=f"{what}, turned", output=0, perm=self.perm)
 
 
 def undo_transpose(steps: DecompositionBuilder) -> _Operand:
@@ -81,16 +81,16 @@ def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, s
     exp. The sum reaches that of equal numbers, since samples may show no close call."""
     x, axis = operand.name, operand.axis
     length = steps.shape(x)[axis]
-    largest = steps.make("max", "ReduceMax", x, (axis,))
-    less = steps.make("x - max", "Sub", x, largest, range=ClippedRange(steps.lost_exponent, 0.0))
+    largest = steps.add("ReduceMax", x, (axis,), what="max")
+    less = steps.add("Sub", x, largest, what="x - max", range=ClippedRange(steps.lost_exponent, 0.0))
     # An interpolated table has an entry for one code beyond the last, which is 0; it must not saturate.
     highest = math.exp(-steps.lost_exponent * 2.0**-steps.bits) if steps.interpolates else 1.0
-    power = steps.make("exp", "Exp", less, range=FixedRange(0.0, highest))
+    power = steps.add("Exp", less, what="exp", range=FixedRange(0.0, highest))
     close_call = min(_CLOSE_CALL, float(length))
     mean_range = ClippedRange(-math.inf, math.inf, reaches=close_call / max(length, 1))
-    mean = steps.make("mean of exp", "ReduceMean", power, (axis,), range=mean_range)
+    mean = steps.add("ReduceMean", power, (axis,), what="mean of exp", range=mean_range)
     sum_range = ClippedRange(-math.inf, math.inf, reaches=close_call)
-    return largest, power, steps.make("sum", "Mul", mean, float(length), range=sum_range)
+    return largest, power, steps.add("Mul", mean, float(length), what="sum", range=sum_range)
 
 
 @dataclass(frozen=True)
@@ -190,4 +190,4 @@ def select(scope: SelectionContext) -> None:
 
 
 RULES = {"Softmax": Rule(select)}
-STEPS = {"LogSoftmax": log_softmax, "Softmax": softmax}
+DECOMPOSITIONS = {"LogSoftmax": Decomposition(log_softmax), "Softmax": Decomposition(softmax)}

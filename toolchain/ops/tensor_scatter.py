@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxNode
-from toolchain.ops.kit.decomposition import DecompositionBuilder, NativeRule
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, RowIndex
 from toolchain.ops.kit.quant_context import QuantContext
 from toolchain.ops.kit.rule import Rule
@@ -175,13 +175,13 @@ def one_row(steps: DecompositionBuilder) -> None:
     if steps.shape(new)[axis] != 1:
         steps.refuse(f"{steps.shape(new)[axis]} rows at once, whose place is a number of each run: {_KEY}")
     count, places = shape[0], shape[axis]
-    row = steps.make("row", "Reshape", at[0] if any(at) else (0,) * count, (count, 1))
+    row = steps.add("Reshape", at[0] if any(at) else (0,) * count, (count, 1), what="row")
     if steps.node.op.attributes.get("mode", "linear") == "circular":
-        row = steps.make("row of the circle", "Mod", row, (places,))
-    here = steps.make("is the row", "Equal", tuple(range(places)), row)
+        row = steps.add("Mod", row, (places,), what="row of the circle")
+    here = steps.add("Equal", tuple(range(places)), row, what="is the row")
     lies = (count, *(places if i == axis else 1 for i in range(1, len(shape))))
-    steps.make("rows", "Where", steps.make("is the row, as they lie", "Reshape", here, lies), new, cache, output=0)
+    steps.add("Where", steps.add("Reshape", here, lies, what="is the row, as they lie"), new, cache, what="rows", output=0)
 
 
 RULES = {"TensorScatter": Rule(scatter, numbers=(2,))}
-NATIVE_RULES = {"TensorScatter": NativeRule(find_missing_row_support, one_row)}
+DECOMPOSITIONS = {"TensorScatter": Decomposition(one_row, find_missing_row_support)}

@@ -9,7 +9,7 @@ from toolchain.frontend import NormalModel, apply_decompositions, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import OnnxGraph, OnnxNode
 from toolchain.ops.kit.decomposition import DecompositionBuilder
-from toolchain.ops.kit.registry import NATIVE_RULES, STEPS
+from toolchain.ops.kit.registry import DECOMPOSITIONS
 from toolchain.ops.kit.selection_context import NotSelected
 from toolchain.ops.unary import Unary
 from toolchain.passes.pipeline import select_graph
@@ -31,15 +31,12 @@ def decompose_model(
     reasons_undivided: dict[str, str] = {}
     bits = max(codes.bits for codes in chip.operand_types), chip.numerics.activation.bits
     graph = to_graph(model)
-    native_nodes = {
-        n.name
-        for n in graph.nodes
-        if n.op.op_type in NATIVE_RULES and NATIVE_RULES[n.op.op_type].find_missing_support(n, graph, chip) is None
-    }
+    native_nodes = {n.name for n in graph.nodes if _is_native(n, graph, chip)}
+    kinds = (*chip.limits.decompose, *(name for name, rule in DECOMPOSITIONS.items() if not rule.is_by_request))
     while True:
         divisions = _divide_nodes(
             graph,
-            (*chip.limits.decompose, *NATIVE_RULES),
+            kinds,
             bits,
             finest,
             {*host_nodes},
@@ -60,7 +57,7 @@ def decompose_model(
 def decompose_all(model: NormalModel) -> NormalModel:
     """The model with all steps that there are, so that ranges of it serve every machine."""
     return _replace_by_steps(
-        model, _divide_nodes(to_graph(model), (*STEPS, *NATIVE_RULES), (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps
+        model, _divide_nodes(to_graph(model), DECOMPOSITIONS, (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps
     )
 
 
@@ -92,7 +89,7 @@ def _divide_nodes(
     for node in graph.nodes:
         stays = node.name in (*refused, *native_nodes) or not set(node.sources or (node.name,)).isdisjoint(hosted)
         is_of_plugin = not set(node.sources).isdisjoint(plugin_nodes)
-        if stays or not _is_one(node, frozenset((*STEPS, *NATIVE_RULES)) if is_of_plugin else kinds, graph):
+        if stays or not _is_one(node, DECOMPOSITIONS if is_of_plugin else kinds, graph):
             continue
         try:
             steps = _steps(node, graph, bits[0])
@@ -106,10 +103,15 @@ def _divide_nodes(
     return _Divisions(steps_by_node, refused)
 
 
+def _is_native(node: OnnxNode, graph: OnnxGraph, chip: Chip) -> bool:
+    """Return whether the machine runs a node as it is that it would decompose otherwise."""
+    rule = DECOMPOSITIONS.get(node.op.op_type)
+    return rule is not None and rule.find_missing_support is not None and rule.find_missing_support(node, graph, chip) is None
+
+
 def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> DecompositionBuilder:
     steps = DecompositionBuilder(node, graph, bits)
-    kind = node.op.op_type
-    (NATIVE_RULES[kind].steps if kind in NATIVE_RULES else STEPS[kind])(steps)
+    DECOMPOSITIONS[node.op.op_type].add_steps(steps)
     return steps
 
 
@@ -136,8 +138,8 @@ def _replace_by_steps(model: NormalModel, steps: Mapping[str, DecompositionBuild
 def _find_failures(
     selection: Selection, steps: Mapping[str, DecompositionBuilder], plugin_nodes: Mapping[str, str]
 ) -> dict[str, str]:
-    """The nodes of whose steps the chip does not run one -> that one's reason. Of those in WHOLE only the last
-    has to be the chip's: the others compute numbers and truths."""
+    """The nodes of whose steps the chip does not run one -> that one's reason. Of those that every machine decomposes only
+    the last has to be the chip's: the others compute numbers and truths."""
     owners = {step.name: node for node, s in steps.items() for step in s.nodes}
     nodes = {n.name: n for n in selection.graph.nodes}
     failed: dict[str, str] = {}
@@ -147,7 +149,7 @@ def _find_failures(
             read = nodes[fallback.node].inputs[0]
             owner = next((node for node, s in steps.items() if any(read in step.outputs for step in s.nodes)), None)
         inside = owner is not None and set(steps[owner].node.outputs).isdisjoint(nodes[fallback.node].outputs)
-        if owner is not None and not (inside and steps[owner].node.op.op_type in NATIVE_RULES):
+        if owner is not None and (not inside or DECOMPOSITIONS[steps[owner].node.op.op_type].is_by_request):
             plugin = next((plugin_nodes[s] for s in steps[owner].node.sources if s in plugin_nodes), None)
             origin = "limits.decompose" if plugin is None else f"plug-in {plugin}"
             failed.setdefault(owner, f"in steps ({origin}), of which {fallback.op}: {fallback.reason}")

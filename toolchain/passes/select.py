@@ -19,7 +19,7 @@ from toolchain.ir.file_quantization import BITS
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
 from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.operator import FloatOp, operator_of
-from toolchain.ops.kit.registry import HOSTED, RULES, STEPS
+from toolchain.ops.kit.registry import DECOMPOSITIONS, HOSTED, RULES
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import NotSelected, SelectionContext
 from toolchain.ops.permutation import Reshape, Transpose
@@ -235,7 +235,8 @@ def _roundings(node: Node, graph: Graph) -> str:
 def _try(node: Node, scope: SelectionContext) -> str | None:
     kind = _kind(node)
     foreign, rule = _is_foreign(node), _rule_of(node)
-    steps = "; limits.decompose would make it of steps that do" if kind in STEPS and not foreign else ""
+    has_steps = not foreign and kind in DECOMPOSITIONS and DECOMPOSITIONS[kind].is_by_request
+    steps = "; limits.decompose would make it of steps that do" if has_steps else ""
     unknown = "" if foreign else _roundings(node, scope.graph) if kind in _ROUNDINGS else HOSTED.get(kind, "")
     unknown = unknown or f"no operator of the chip computes {kind}{steps}"
     # Functions of one tensor have a rule once they are composed, which takes float32.

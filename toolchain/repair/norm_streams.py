@@ -18,7 +18,7 @@ from quant.float_session import FloatSession
 from toolchain.frontend import NormalModel
 from toolchain.frontend.source_names import MOVES
 from toolchain.ir.graph import OnnxNode
-from toolchain.ops.normalization import STEPS as NORMALIZATIONS
+from toolchain.ops.normalization import DECOMPOSITIONS as NORMALIZATIONS
 
 _BY_ROW = frozenset({"LayerNormalization", "RMSNormalization"})  # others have statistics of channels' maps
 

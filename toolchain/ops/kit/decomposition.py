@@ -10,24 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode
 from toolchain.ir.range_constraints import ClippedRange, Inner
+from toolchain.ir.step_builder import Operand, StepBuilder
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.kit.selection_context import NotSelected
 
 POSITIVE = ClippedRange(0.0, float(np.finfo(np.float32).max))
 TABLE_BITS = 8  # codes of more are too many for an entry each
 _DATA_MOVEMENT_OPS = ("Reshape", "Slice", "Transpose")
-Operand = str | float | Array | tuple[int, ...]
 
 
 @dataclass
-class DecompositionBuilder:
+class DecompositionBuilder(StepBuilder):
     """A builder of the steps of one decomposition. A tensor is named after the first output of the node and its description.
 
     `node`: with its constant parameters as attributes.
@@ -45,8 +45,6 @@ class DecompositionBuilder:
     node: OnnxNode
     graph: OnnxGraph
     bits: int
-    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
-    constants: dict[str, Array] = field(default_factory=dict[str, Array])
     inner: dict[str, Inner] = field(default_factory=dict[str, Inner])
     finest: bool = False
     moved: set[str] = field(default_factory=set[str])
@@ -66,7 +64,7 @@ class DecompositionBuilder:
     def reshape(self, name: str, shape: tuple[int, ...]) -> Operand:
         """A constant in another shape; of a tensor a step that gives it."""
         value = self.graph.constants.get(name)
-        return self.make(f"{name}, reshaped", "Reshape", name, shape) if value is None else value.reshape(shape)
+        return self.add("Reshape", name, shape, what=f"{name}, reshaped") if value is None else value.reshape(shape)
 
     def moves(self, name: str) -> None:
         """A step moves this tensor, and nodes of the model may have moved it before."""
@@ -94,19 +92,19 @@ class DecompositionBuilder:
         """
         return float(np.float32(-math.log(2 * (2**self.bits - 1)) * (1 + 2.0**-self.bits)))
 
-    def make(
+    def add(
         self,
-        what: str,
         op_type: str,
         *inputs: Operand,
+        what: str,
         output: int | None = None,
         range: Inner | None = None,
         **attributes: Any,
     ) -> str:
         """Add a step and return the name of its tensor. Raise Refused where the model has a tensor of this name.
 
+        `inputs`: names of tensors, or values of constants; None for an absent one.
         `what`: the tensor in words, which are its name for people and in files too.
-        `inputs`: tensors, or constants.
         `output`: which of the node's outputs it is, if that has a reader.
         `range`: range of the tensor, where it is not the calibrated one of it alone.
         `attributes`: those that are not the operator's defaults.
@@ -118,10 +116,10 @@ class DecompositionBuilder:
             name = self.node.outputs[output]
         if range is not None:
             self.inner[name] = range
-        named = tuple(x if isinstance(x, str) else self._constant(f"{name}/{i}", x) for i, x in enumerate(inputs))
+        named = [self._input_name(f"{name}/{i}", x) for i, x in enumerate(inputs)]
         node_name = self.node.name if output == 0 else f"{self.node.name}: {what}"
         sources = (*(self.node.sources or (self.node.name,)), *(self.taken_in if output == 0 else ()))
-        self.nodes.append(Node(node_name, OnnxOp(op_type, attributes), named, (name,), sources))
+        self.append(node_name, op_type, named, (name,), attributes, sources)
         return name
 
     def takes_in(self, *nodes: OnnxNode) -> None:
@@ -146,25 +144,26 @@ class DecompositionBuilder:
 
     def constant(self, what: str, value: Array) -> str:
         """One that several steps read."""
-        return self._constant(self.get_tensor_name(what), value)
+        return self.define_constant(self.get_tensor_name(what), value)
 
     def reads(self, output: int) -> bool:
         """Return whether this output of the node has a reader."""
         return output < len(self.node.outputs) and bool(self.node.outputs[output])
 
-    def _constant(self, name: str, value: float | Array | tuple[int, ...]) -> str:
-        self.constants[name] = np.asarray(value, np.int64 if isinstance(value, tuple) else np.float32)
-        return name
 
+@dataclass(frozen=True)
+class Decomposition:
+    """A decomposition of an ONNX operator, and the machines for which it is.
 
-StepsRule = Callable[[DecompositionBuilder], None]
-
-
-class NativeRule(NamedTuple):
-    """A rule of an operator that a machine runs natively, or else by steps, whatever the machine says of decomposing.
-
-    `find_missing_support`: answers why a node does not run natively, or None.
+    `add_steps`: adds the steps of a node, or none where it has none; refuses a node that stays undivided.
+    `find_missing_support`: answers why a machine does not run a node natively, or None if it does. Others decompose the node.
+        Without this function those machines decompose it whose limits.decompose names the operator.
     """
 
-    find_missing_support: Callable[[OnnxNode, Graph, Chip], str | None]
-    steps: StepsRule
+    add_steps: Callable[[DecompositionBuilder], None]
+    find_missing_support: Callable[[OnnxNode, Graph, Chip], str | None] | None = None
+
+    @property
+    def is_by_request(self) -> bool:
+        """Return whether only machines whose limits.decompose names the operator decompose it."""
+        return self.find_missing_support is None

@@ -1,8 +1,7 @@
 """Register the operators of every file in `toolchain/ops`: adding the file is enough, there or in a family's folder.
 
 `RULES`: ONNX operator -> rule, from the files' own RULES.
-`STEPS`: ONNX operator -> rule that decomposes it.
-`NATIVE_RULES`: ONNX operator that every machine decomposes unless it runs it natively.
+`DECOMPOSITIONS`: ONNX operator -> how it becomes steps, and on which machines.
 `HOSTED`: ONNX operator that has no rule -> why.
 `INTEGER_OPERATORS`: the classes of integer operators, by the NAME under which compiled files hold them.
 """
@@ -18,7 +17,7 @@ from types import ModuleType
 import toolchain.ops
 from toolchain.errors import InternalError
 from toolchain.module_registry import merge_tables
-from toolchain.ops.kit.decomposition import NativeRule, StepsRule
+from toolchain.ops.kit.decomposition import Decomposition
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule
 
@@ -52,8 +51,7 @@ def _by_name(operators: Iterable[type[NpuOp]]) -> dict[str, type[NpuOp]]:
 _MODULES = _modules()
 _HAS = "has a rule for"
 RULES: dict[str, Rule] = merge_tables(_MODULES, "RULES", _HAS)
-STEPS: dict[str, StepsRule] = merge_tables(_MODULES, "STEPS", _HAS)
-NATIVE_RULES: dict[str, NativeRule] = merge_tables(_MODULES, "NATIVE_RULES", _HAS)
+DECOMPOSITIONS: dict[str, Decomposition] = merge_tables(_MODULES, "DECOMPOSITIONS", _HAS)
 HOSTED: dict[str, str] = merge_tables(_MODULES, "HOSTED", _HAS)
 INTEGER_OPERATORS = _integer_operators(_MODULES)
 

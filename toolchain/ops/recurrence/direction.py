@@ -79,7 +79,7 @@ class Direction:
         bias = self.bias(gates, False) + (self.bias(gates, True) if recurrent_bias else 0)
         what = self.get_tensor_name(f"inputs of {gates}")
         weights = self._once(f"weights of {gates}", self.of(self.weights, gates), 1)
-        return self.steps.make(what, "Gemm", self.rows, weights, bias.astype(np.float32), transB=1)
+        return self.steps.add("Gemm", self.rows, weights, bias.astype(np.float32), what=what, transB=1)
 
     def product(self, gates: str, state: Value, t: int, bias: bool = False) -> Value:
         """Return the product of a state with the recurrent weights of these gates. Their constants exist once."""
@@ -118,7 +118,7 @@ class Direction:
         if range is None or isinstance(range, ClippedRange):
             low, high = (-math.inf, math.inf) if range is None else (range.low, range.high)
             range = ClippedRange(low, high, one)
-        tensor = self.steps.make(f"{self.get_tensor_name(what)}, step {t}", op_type, *inputs, range=range, **attributes)
+        tensor = self.steps.add(op_type, *inputs, what=f"{self.get_tensor_name(what)}, step {t}", range=range, **attributes)
         self.steps.repeated[tensor] = one
         return tensor
 
@@ -200,4 +200,4 @@ def product_bounds(*functions: Activation) -> FixedRange | None:
 
 def concat_parts(what: str, steps: DecompositionBuilder, parts: Sequence[str], bounds: FixedRange | None) -> str:
     """Return the parts joined along axis 0; a single part is returned as it is."""
-    return parts[0] if len(parts) == 1 else steps.make(what, "Concat", *parts, range=bounds, axis=0)
+    return parts[0] if len(parts) == 1 else steps.add("Concat", *parts, what=what, range=bounds, axis=0)

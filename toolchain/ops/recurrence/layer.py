@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from toolchain.ir.range_constraints import FixedRange
-from toolchain.ops.kit.decomposition import DecompositionBuilder
+from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.recurrence.activations import ACTIVATION_NAMES, Activation, activations
 from toolchain.ops.recurrence.cells import CELLS, Cell, States
@@ -39,7 +39,7 @@ def recurrence(steps: DecompositionBuilder) -> None:
         steps.refuse(f"one of its sequences has {lengths.max()} steps of {length}")
     if (lengths < 1).any():
         steps.refuse("one of its sequences has no step, and ONNX does not say what its last state is")
-    rows = steps.make("inputs", "Reshape", steps.node.inputs[0], (length * batch, inputs))
+    rows = steps.add("Reshape", steps.node.inputs[0], (length * batch, inputs), what="inputs")
     functions = _functions(steps, cell, len(backwards))
     outputs: list[list[str]] = []
     last: list[States] = []
@@ -148,8 +148,8 @@ def _initial(steps: DecompositionBuilder, state: int, direction: int, shape: tup
     steps.moves(name)
     what = f"first {'hc'[state]}{', backwards' if direction else ''}"
     if steps.shape(name)[0] > 1:
-        name = steps.make(f"{what}, of both", "Slice", name, (direction,), (direction + 1,), (0,), (1,))
-    return steps.make(what, "Reshape", name, shape)
+        name = steps.add("Slice", name, (direction,), (direction + 1,), (0,), (1,), what=f"{what}, of both")
+    return steps.add("Reshape", name, shape, what=what)
 
 
 def _join(
@@ -182,10 +182,10 @@ def _out(
 ) -> None:
     """Join all directions one after the other."""
     if len(parts) == 1:
-        steps.make(what, "Reshape", parts[0], shape, output=output)
+        steps.add("Reshape", parts[0], shape, what=what, output=output)
         return
-    shaped = [steps.make(f"{what} {d}", "Reshape", part, shape) for d, part in enumerate(parts)]
-    steps.make(what, "Concat", *shaped, output=output, range=bounds, axis=axis)
+    shaped = [steps.add("Reshape", part, shape, what=f"{what} {d}") for d, part in enumerate(parts)]
+    steps.add("Concat", *shaped, what=what, output=output, range=bounds, axis=axis)
 
 
-STEPS = {"GRU": recurrence, "LSTM": recurrence, "RNN": recurrence}
+DECOMPOSITIONS = {"GRU": Decomposition(recurrence), "LSTM": Decomposition(recurrence), "RNN": Decomposition(recurrence)}
