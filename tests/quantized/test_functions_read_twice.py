@@ -11,6 +11,7 @@ from onnx import parser
 
 from tests.semantics.judge import in_float, sqnr_db
 from toolchain.api import Build, BuildOptions, build
+from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.lookup import Lookup
 from toolchain.runtime import Session
 
@@ -53,6 +54,61 @@ def test_what_is_read_unrounded_keeps_its_values(function: str, machine: str, le
     built, y, z = build_and_judge(MODEL.format(function=function, scale=0.002), machine, tmp_path)
     assert min(y, z) >= least_db
     assert not [w for w in built.warnings if "left in float for others" in w]
+
+
+MOVES = {
+    "Reshape": ("m = Reshape(c, shape)", "[32,8]"),
+    "Transpose": ("m = Transpose<perm = [0,2,3,1]>(c)", "[1,8,8,4]"),
+    "Flatten": ("m = Flatten(c)", "[1,256]"),
+    "Squeeze": ("m = Squeeze(c, zero)", "[4,8,8]"),
+    "Slice": ("m = Slice(c, one, three, two)", "[1,4,2,8]"),
+    "MaxPool": ("m = MaxPool<kernel_shape = [2,2]>(c)", "[1,4,7,7]"),
+    "Pad": ("m = Pad(c, pads)", "[1,4,10,8]"),
+    "two": ("l = Transpose<perm = [0,2,3,1]>(c)\n    m = Reshape(l, shape)", "[32,8]"),
+}
+PARAMETERS = """int8 q = {{-3}}, int64[2] shape = {{-1, 8}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+int64[1] three = {{3}}, int64[8] pads = {{0, 0, 1, 0, 0, 0, 1, 0}}"""
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_is_moved_to_its_rounding_keeps_its_values_too(move: str, tmp_path: Path) -> None:
+    """A reader of the function itself, and one of what the moves make."""
+    lines, shape = MOVES[move]
+    text = MODEL.replace("int8 q = {{-3}}", PARAMETERS).replace(
+        "    e = QuantizeLinear(c", f"    {lines}\n    e = QuantizeLinear(m"
+    )
+    outputs = f"float{shape} y, float[1,4,8,8] z, float{shape} w)"
+    text = text.replace("float[1,4,8,8] y, float[1,4,8,8] z)", outputs).replace("z = Mul(c, b)", "z = Mul(c, b)\n    w = Neg(m)")
+    built, y, z = build_and_judge(text.format(function="Tanh", scale=0.002), "edge16", tmp_path)
+    assert min(y, z) >= 44 and count_tables(built, "tanh") == 2
+    text = text.replace(", float" + shape + " w)", ")").replace("\n    w = Neg(m)", "")
+    _, y, z = build_and_judge(text.format(function="Tanh", scale=0.002), "edge16", tmp_path)
+    assert min(y, z) >= 44
+
+
+@pytest.mark.parametrize(
+    "lines", ["h = Sigmoid(b)\n    c = Mul(b, h)", "h = Mul(b, half)\n    c = Tanh(h)", "c = Neg(b)", "c = Relu(b)"]
+)
+def test_chains_and_clamps_of_codes_keep_their_values(lines: str, tmp_path: Path) -> None:
+    """A function of several nodes is one table for each of its two ranges."""
+    text = MODEL.replace("c = {function}(b)", lines).replace("int8 q = {{-3}}", "int8 q = {{-3}}, float half = {{0.5}}")
+    built, y, z = build_and_judge(text.format(scale=0.002), "edge16", tmp_path)
+    assert min(y, z) >= 44
+    assert len([n for n in built.container.graph.nodes if isinstance(n.op, Lookup)]) <= 3
+
+
+def test_a_clamp_of_a_sum_is_made_once(tmp_path: Path) -> None:
+    """The sum's operator makes it too, of more bits than a second one would read."""
+    text = MODEL.replace("c = {function}(b)", "d = Add(b, x)\n    c = Relu(d)")
+    built, y, _ = build_and_judge(text.format(scale=0.002), "edge16", tmp_path)
+    assert y > 40 and [w for w in built.warnings if "left in float for others" in w]
+
+
+def test_a_function_within_the_codes_of_its_input_is_made_once(tmp_path: Path) -> None:
+    """A Softplus of the input's codes, which end at -3.99 and 3.66, ends at 3.69; the output's codes end at 3.90."""
+    built, y, z = build_and_judge(MODEL.format(function="Softplus", scale=0.03), "edge16", tmp_path)
+    assert min(y, z) > 40 and count_tables(built, "softplus") == 1
+    assert any(isinstance(node.op, IntegerBinary) for node in built.container.graph.nodes)  # x * softplus(x) is no second table
 
 
 @pytest.mark.parametrize("other", ["w = {{0.01}}, int8 v = {{0}}", "w = {{0.002}}, int8 v = {{125}}"])

@@ -18,7 +18,7 @@ _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow",
 
 
 @dataclass(frozen=True)
-class _Value:
+class Chain:
     """A tensor as function of another, with the nodes in between."""
 
     root: str
@@ -45,14 +45,9 @@ def compose(
     `one_for_all`: whether the nodes of a chain may become this function, given with its name.
     """
     consumers = {n: readers for n, readers in graph.consumers().items() if n not in rounded}
-    values: dict[str, _Value] = {}
     unary_by_node: dict[str, Node] = {}
     absorbed: set[str] = set()
-    for node in graph.nodes:
-        candidates = list(_values(node, graph, values, consumers))
-        if not candidates:
-            continue
-        values[node.outputs[0]] = candidates[0]
+    for node, candidates in _list_chains(graph, consumers):
         value = next((v for v in candidates if len(v.nodes) == 1 or one_for_all(v.function, v.name)), None)
         if value is None:
             continue
@@ -62,9 +57,22 @@ def compose(
     return graph.with_nodes(unary_by_node.get(n.name, n) for n in graph.nodes if n.name not in absorbed)
 
 
-def _values(
-    node: OnnxNode, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
-) -> Iterator[_Value]:
+def find_chains(graph: OnnxGraph) -> dict[str, Chain]:
+    """Return the longest chain of pointwise nodes that makes each tensor, where one does; nothing else uses its inner tensors."""
+    return {node.outputs[0]: candidates[0] for node, candidates in _list_chains(graph, graph.consumers())}
+
+
+def _list_chains(graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> Iterator[tuple[OnnxNode, list[Chain]]]:
+    """Yield each node that ends chains, with these, the longest first."""
+    chains: dict[str, Chain] = {}
+    for node in graph.nodes:
+        candidates = list(_values(node, graph, chains, consumers))
+        if candidates:
+            chains[node.outputs[0]] = candidates[0]
+            yield node, candidates
+
+
+def _values(node: OnnxNode, graph: OnnxGraph, values: dict[str, Chain], consumers: dict[str, list[OnnxNode]]) -> Iterator[Chain]:
     """The longest chain that ends in the node first."""
     # A composed graph has other operators.
     if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -75,21 +83,21 @@ def _values(
     if kind in ONNX_UNARY and len(node.inputs) == 1:
         for inner in _choices(node.inputs[0], node, graph, values, consumers):
             function = substitute(ONNX_UNARY[kind](X, node.op.attributes), inner.function)
-            yield _Value(inner.root, function, (*inner.nodes, node))
+            yield Chain(inner.root, function, (*inner.nodes, node))
     if kind in _BINARY and len(node.inputs) == 2:
         yield from _binary(node, _BINARY[kind], graph, values, consumers)
 
 
 def _binary(
-    node: OnnxNode, kind: str, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
-) -> Iterator[_Value]:
+    node: OnnxNode, kind: str, graph: OnnxGraph, values: dict[str, Chain], consumers: dict[str, list[OnnxNode]]
+) -> Iterator[Chain]:
     a, b = (_scalar(n, other, node, graph) for n, other in (node.inputs, node.inputs[::-1]))
     if a is not None and b is not None:
         return
     if a is not None or b is not None:
         for inner in _choices(node.inputs[1 if a is not None else 0], node, graph, values, consumers):
             function = (kind, a, inner.function) if a is not None else (kind, inner.function, b)
-            yield _Value(inner.root, function, (*inner.nodes, node))
+            yield Chain(inner.root, function, (*inner.nodes, node))
         return
     if any(n in graph.constants for n in node.inputs):
         return
@@ -97,14 +105,14 @@ def _binary(
     for left, right in product(*options):
         if left.root == right.root:
             nodes = tuple({n.name: n for n in (*left.nodes, *right.nodes)}.values())
-            yield _Value(left.root, (kind, left.function, right.function), (*nodes, node))
+            yield Chain(left.root, (kind, left.function, right.function), (*nodes, node))
 
 
 def _choices(
-    name: str, node: OnnxNode, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
-) -> list[_Value]:
+    name: str, node: OnnxNode, graph: OnnxGraph, values: dict[str, Chain], consumers: dict[str, list[OnnxNode]]
+) -> list[Chain]:
     """The tensor as function of something further up (if only `node` uses it), and as itself."""
-    itself = _Value(name, X, ())
+    itself = Chain(name, X, ())
     return [values[name], itself] if name in values and graph.read_once(name, consumers) else [itself]
 
 

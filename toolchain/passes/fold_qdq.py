@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from quant.file_qparams import find_code_type
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
@@ -15,15 +13,11 @@ from toolchain.errors import CompileError, format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.file_quantization import BITS, FileQuant
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
-from toolchain.ops.scalar_functions import ONNX_UNARY, X, affine_bounds, evaluate
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection
 
 # What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
-_EXACT_BITS = 8  # up to which a table has an entry for each code; wider ones bend where the file's codes end
-# Where functions are looked at for what they reach: those that end do so before 40.
-_READ = np.concatenate((np.linspace(-40, 40, 8001), (-1e6, 1e6)))
 PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
 
 
@@ -58,7 +52,7 @@ def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
     Raise CompileError, with every node, for codes of a width that the machine has not.
     `graph`: the frontend's.
     """
-    pairs = [n for n in graph.nodes if _find_file_quant(n, graph) is not None]
+    pairs = [n for n in graph.nodes if find_file_quant(n, graph) is not None]
     _refuse_widths(pairs, graph, chip)
     taking = _Taking(graph, chip)
     for node in graph.nodes:
@@ -79,11 +73,10 @@ class _Taking:
         self._dynamic: set[str] = set()
         self._ended: set[str] = set()
         self._shared: set[str] = set()
-        self._repeated: set[str] = set()  # what functions that are computed again make first
 
     def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
-        file_quant = _find_file_quant(node, self._graph)
+        file_quant = find_file_quant(node, self._graph)
         dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
         if dynamic is not None and dynamic.op.op_type == "DynamicQuantizeLinear" and node.inputs[1] == dynamic.outputs[1]:
             self._same[node.outputs[0]] = self._same.get(dynamic.inputs[0], dynamic.inputs[0])  # calibration finds its range
@@ -112,7 +105,7 @@ class _Taking:
     def _quantize(self, node: OnnxNode, file_quant: FileQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
         readers = self._consumers.get(q, [])
-        reals = [n.outputs[0] for n in readers if _find_file_quant(n, self._graph) == file_quant]
+        reals = [n.outputs[0] for n in readers if find_file_quant(n, self._graph) == file_quant]
         needs_codes = q in self._graph.outputs or len(reals) < len(readers)
         rounded = self._get_rounded_tensor(x, file_quant, node, reals)
         self._read.update(reals)
@@ -126,10 +119,6 @@ class _Taking:
         self._changed += codes is None
         otherwise = self._read_otherwise(x, file_quant)
         finer = codes is not None and codes.bits < finest_codes(self._chip).bits and otherwise
-        if not finer and reals and self._reaches_beyond(x, node, bounds):
-            self._compute_again(x, node, reals[0])
-            self._give_range(reals[0], file_quant, codes)
-            return reals[0]
         if codes is not None and not finer and self._takes(x, file_quant.quant(codes.low), codes):
             if otherwise:
                 self._shared.add(x)
@@ -145,60 +134,13 @@ class _Taking:
         if not reals:
             return x
         y = reals[0]
-        self._give_range(y, file_quant, codes)
+        if codes is None:
+            self._file_ranges[y] = bounds
+        else:
+            self._give(y, file_quant.quant(codes.low), codes)
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
-
-    def _reaches_beyond(self, x: str, node: OnnxNode, bounds: Range) -> bool:
-        """Return whether a function makes `x`, it has values beyond these bounds, and something reads these.
-
-        `node`: rounds it; nothing but what makes reals of them reads its codes.
-        """
-        codes = node.outputs[0]
-        step = bounds.span / 255  # of 8 bits; quantizers leave out as much
-        within = Range(bounds.low - step, bounds.high + step)
-        is_read_beyond = x in self._graph.outputs or any(self._reads_beyond(n, within) for n in self._consumers.get(x, ()))
-        if x in self._file_ranges or not is_read_beyond or finest_codes(self._chip).bits > _EXACT_BITS:
-            return False
-        if codes in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(codes, ())):
-            return False
-        producer = self._producers.get(x)
-        if producer is None or producer.op.domain or producer.op.op_type not in ONNX_UNARY or len(producer.inputs) != 1:
-            return False
-        function = ONNX_UNARY[producer.op.op_type](X, producer.op.attributes)
-        if affine_bounds(function) is not None:
-            return False  # what makes its input does it too, and would not twice
-        with np.errstate(all="ignore"):
-            values = evaluate(function, _READ)
-        return not bool(((values >= within.low) & (values <= within.high)).all())
-
-    def _reads_beyond(self, node: OnnxNode, within: Range) -> bool:
-        """Return whether a node reads values outside a range: it rounds nothing, or to codes that reach further."""
-        file_quant = _find_file_quant(node, self._graph)
-        if file_quant is None:
-            return True
-        low, high = file_quant.ends()
-        return low < within.low or high > within.high
-
-    def _is_real(self, node: OnnxNode) -> bool:
-        """Return whether a node is no rounding, and none of its codes made real again."""
-        return _find_file_quant(node, self._graph) is None
-
-    def _compute_again(self, x: str, node: OnnxNode, y: str) -> None:
-        """Compute the function that makes `x` a second time, as `y`, which `node` rounds. So `x` has a range of its own."""
-        producer = self._producers[x]
-        inputs = tuple(self._same.get(n, n) for n in producer.inputs)
-        self._ended.add(y)
-        self._repeated.add(x)
-        self._nodes.append(Node(node.name, producer.op, inputs, (y,), (*producer.sources, *node.sources)))
-
-    def _give_range(self, y: str, file_quant: FileQuant, codes: CodeType | None) -> None:
-        """Let a tensor have the file's codes, or codes over the same range on a machine that has none such."""
-        if codes is None:
-            self._file_ranges[y] = Range(*file_quant.ends())
-        else:
-            self._give(y, file_quant.quant(codes.low), codes)
 
     def _end(self, x: str) -> None:
         """Mark a tensor as ended, and what it is moved from, where nothing else reads that.
@@ -208,7 +150,7 @@ class _Taking:
         if x not in self._graph.inputs:
             self._ended.add(x)
         node = self._producers.get(x)
-        if node is not None and _moves(node) and self._graph.read_once(node.inputs[0], self._consumers):
+        if node is not None and is_move(node) and self._graph.read_once(node.inputs[0], self._consumers):
             self._end(self._same.get(node.inputs[0], node.inputs[0]))
 
     def _read_otherwise(self, x: str, file_quant: FileQuant) -> bool:
@@ -216,7 +158,7 @@ class _Taking:
         move: OnnxNode | None = None
         while x not in self._file_ranges:
             readers = [n for n in self._consumers.get(x, ()) if n is not move]
-            if x in self._graph.outputs or any(_find_file_quant(n, self._graph) != file_quant for n in readers):
+            if x in self._graph.outputs or any(find_file_quant(n, self._graph) != file_quant for n in readers):
                 return True
             move = self._producers.get(x)
             if move is None or move.op.op_type not in PERMUTATIONS:
@@ -228,7 +170,7 @@ class _Taking:
         """Return the qparams or range given for the tensor that `x` is moved from; None where there is none."""
         while x not in self._file_ranges:
             node = self._producers.get(x)
-            if node is None or not _moves(node):
+            if node is None or not is_move(node):
                 return None
             x = self._same.get(node.inputs[0], node.inputs[0])
         return self._file_ranges[x]
@@ -238,7 +180,7 @@ class _Taking:
         if x in self._file_ranges:
             return self._file_ranges[x] == quant and self._types.get(x) is codes
         node = self._producers.get(x)
-        if node is None or not _moves(node):
+        if node is None or not is_move(node):
             self._give(x, quant, codes)
             return True
         before = self._same.get(node.inputs[0], node.inputs[0])
@@ -249,14 +191,9 @@ class _Taking:
         return False
 
     def _alive(self) -> list[OnnxNode]:
-        """Return the nodes without those that nothing reads any more: DynamicQuantizeLinear, functions computed again."""
+        """Return the nodes without each DynamicQuantizeLinear that nothing reads any more."""
         read = {i for n in self._nodes for i in n.inputs} | set(self._graph.outputs)
-
-        def is_needed(node: OnnxNode) -> bool:
-            may_go = node.op.op_type == "DynamicQuantizeLinear" or not self._repeated.isdisjoint(node.outputs)
-            return not may_go or not read.isdisjoint(node.outputs)
-
-        return [n for n in self._nodes if is_needed(n)]
+        return [n for n in self._nodes if n.op.op_type != "DynamicQuantizeLinear" or not read.isdisjoint(n.outputs)]
 
     def done(self) -> FoldedQdq:
         outputs = {y: x for y, x in self._same.items() if y in self._graph.outputs}
@@ -292,12 +229,13 @@ def fuse_selected_clamps(selection: Selection, chip: Chip) -> Graph:
     return fuse_clamps(selection.graph, has_two_scales)
 
 
-def _moves(node: OnnxNode) -> bool:
+def is_move(node: OnnxNode) -> bool:
+    """Return whether a node moves elements of its first input or chooses among them, so that their codes stay."""
     nearest = node.op.op_type == "Resize" and node.op.attributes.get("mode") == "nearest"
     return not node.op.domain and (nearest or node.op.op_type in MOVES)
 
 
-def _find_file_quant(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
+def find_file_quant(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
     """Return what a QuantizeLinear or DequantizeLinear of one scale says; None where the node is no such."""
     # A composed graph has other operators.
     if not isinstance(node.op, OnnxOp):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -14,6 +14,7 @@ from toolchain.frontend.source_names import MOVES
 from toolchain.hw.chip import Chip
 from toolchain.ir.file_quantization import BITS
 from toolchain.ir.graph import Node, OnnxNode
+from toolchain.passes.copy_rounded_functions import copy_rounded_functions
 from toolchain.passes.decompose import decompose_model
 from toolchain.passes.match_nodes import match_nodes
 
@@ -125,11 +126,12 @@ def decompose_for_types(
     model: NormalModel, chip: Chip, host_nodes: Collection[str], overrides: Sequence[str], file_types: Mapping[str, CodeType]
 ) -> NormalModel:
     """Return the model with steps in the place of the operators that the machine wants so, for the codes that are
-    asked for.
+    asked for. Functions that only some of their readers round are computed again for these.
 
     `overrides`: NAME=TYPE.
     `file_types`: types of a parameters file by tensor.
     """
+    model = copy_rounded_functions(model, chip)
     divided = decompose_model(model, chip, host_nodes)
     if divided.undivided is None or len(chip.code_types) == 1:
         return divided
