@@ -19,7 +19,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from tests.operators.test_dimensions_of_one import MACHINES, ONE_SENTENCE
 from tests.semantics.judge import Judged, in_float, judge_build, save, sqnr_db
@@ -33,6 +33,7 @@ from toolchain.errors import CompileError
 from toolchain.ir.graph import Graph
 from toolchain.isa import load_machine
 from toolchain.ops.lookup import Lookup
+from toolchain.passes import type_overrides
 from toolchain.runtime import Session, random_feeds
 
 COUNT, SEED = int(os.environ.get("RANDOM_SHIPPED", "8")), int(os.environ.get("RANDOM_SHIPPED_SEED", "0"))
@@ -59,19 +60,27 @@ SAMPLES = 3
 
 def _add_rounded_function(net: Network) -> None:
     """Add a function of a tensor that the file rounds to codes over a drawn range, or of a tensor that reaches far.
-    At times the output is rounded too, over a range unlike that of its input.
+    At times the output is rounded too, over a range unlike that of its input, and moved before that.
     """
     x = net.pick()
     shape = net.shapes[x]
-    kind = net.choose(*["Exp", "Tanh", "Erf", "Sigmoid", "Softplus"] * 2, "Relu", "Abs", "Neg", "HardSigmoid", "LeakyRelu", "Cos")
+    kinds = ["Exp", "Tanh", "Erf", "Sigmoid", "Softplus"] * 2
+    kind = net.choose(*kinds, "Relu", "Abs", "Neg", "HardSigmoid", "LeakyRelu", "Cos", "Atan", "SiLU")
     if kind != "Cos" and net.choose(0, 1):  # the 512 parts of a table hold the turns of a Cos over [-30, 40] to 34 dB
         x = net.add("Mul", [x, net.floats(20.0)], shape)
     read = _round_tensor(net, x) if net.choose(0, 0, 1) else x
     if kind == "Exp":
         read = net.clip(read, -40.0, 3.0)
-    y = net.add(kind, [read], shape)
+    y = net.add("Mul", [read, net.inner("Sigmoid", [read])], shape) if kind == "SiLU" else net.add(kind, [read], shape)
     if net.choose(0, 1, 1):
-        _round_tensor(net, y)
+        _round_tensor(net, _move(net, y) if net.choose(0, 0, 1) else y)
+
+
+def _move(net: Network, x: str) -> str:
+    shape = net.shapes[x]
+    if net.choose(0, 1):
+        return net.add("Transpose", [x], shape[::-1], perm=list(range(len(shape)))[::-1])
+    return net.add("Reshape", [x, net.integers([-1])], (math.prod(shape),))
 
 
 def _round_tensor(net: Network, x: str) -> str:
@@ -294,3 +303,32 @@ def test_right_on_two_machines() -> None:
     assert not faults, f"{len(faults)} of {counts['builds'] + len(faults)}\n" + "\n".join(faults[:20])
     assert refused.keys() <= {f"refused: {text}" for text in REFUSED}
     assert sum(refused.values()) <= MOST_REFUSED * counts["builds"]
+
+
+SHARED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,4,8,8] x) => (float[1,256] y, float[1,4,8,8] z)
+<float s = {0.03}, int8 p = {5}, float t = {0.002}, int8 q = {-3}>
+{
+    a = QuantizeLinear(x, s, p)
+    b = DequantizeLinear(a, s, p)
+    c = FUNCTION
+    d = Flatten(c)
+    e = QuantizeLinear(d, t, q)
+    f = DequantizeLinear(e, t, q)
+    y = Neg(f)
+    z = Mul(c, b)
+}
+"""
+
+
+@pytest.mark.parametrize("lines", ["c = Tanh(b)", "c = Relu(b)", "h = Sigmoid(b)\n    c = Mul(b, h)"])
+def test_a_function_that_ends_for_all_readers_is_low(lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged by the build's own codes, which end at 0.25, the output z would be right at 1 dB."""
+    text = SHARED.replace("c = FUNCTION", lines)
+    samples = [{"x": x} for x in np.random.default_rng(3).uniform(-3, 3, (2, 1, 4, 8, 8)).astype(np.float32)]
+    proto = parser.parse_model(text)
+    assert _verdict(proto, "edge16", (), "", samples, tmp_path) == ["float"]
+    monkeypatch.setattr(type_overrides, "copy_rounded_functions", lambda model, chip: model)
+    with pytest.raises(AssertionError, match="output='z'"):
+        _verdict(proto, "edge16", (), "", samples, tmp_path)

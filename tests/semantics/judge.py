@@ -13,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
+from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import FloatSession, PlainModel
 from quant.observe import Range
@@ -20,6 +21,7 @@ from quant.repair.choices import Quantization
 from tests.semantics.chip_tensors import Codes, match_held_codes
 from tests.semantics.recorder import Coverage, operators
 from tests.semantics.rounding_oracle import Rounded, by_chance, nearest, session
+from tests.semantics.shared_functions import SharedFunctions, widen_codes
 from toolchain import compiler
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import HostSubgraph
@@ -44,7 +46,8 @@ class Judged:
     """A judgement of one output, against the file in float.
 
     `sqnr_db`: SQNR of the chip.
-    `rounded_db`: SQNR of the file rounded where the chip rounds, with ties in the least favourable direction.
+    `rounded_db`: SQNR of the file rounded where the chip rounds, with ties in the least favourable direction. A function that the
+    file rounds for other readers has codes over all its values here, where these are better (`shared_functions`).
     `numbers`: count of the numbers that are not zero, over all samples.
     `error`: the largest error.
     `error_codes`: the same in steps of its codes.
@@ -170,16 +173,18 @@ def judge_build(
     weight_bits = 4 if numerics.weight == "int4" else None  # int8 holds the weights of cases and drawn networks exactly
     constants, ways = with_constants(integer), (*nearest(Rounding(numerics.rounding)), *map(by_chance, range(draws)))
     expected, moved = in_float(proto, samples), in_float(proto, neighbours(samples))
-    oracles = [Rounded(proto, codes, bits, way, constants, weight_bits, channels) for way in ways]
-    near = [[oracle.run(s) for s in samples] for oracle in oracles]
+    sets_of_codes, near = [codes, *_widen(proto, samples, codes, bits, numerics)], []
+    for one in sets_of_codes:
+        oracles = [Rounded(proto, one, bits, way, constants, weight_bits, channels) for way in ways]
+        near.append([[oracle.run(s) for s in samples] for oracle in oracles])
     chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
     got = [chip.run(names, s) for s in samples]
     judged_outputs = []
     for i, name in enumerate(names):
-        a, b, *c = (np.stack([run[i] for run in runs]) for runs in (expected, got, *near))
+        a, b = (np.stack([run[i] for run in runs]) for runs in (expected, got))
         if a.dtype.kind == "f":
-            worst = min(sqnr_db(a, rounded) for rounded in c)
+            worst = max(min(sqnr_db(a, np.stack([run[i] for run in runs])) for runs in oracle_runs) for oracle_runs in near)
             error, of_float = largest(a - b), largest(a - np.reshape([run[i] for run in moved], (NEIGHBOURS, *a.shape)))
             steps = error / codes[name][0] if name in codes else math.inf
             own_codes_db = codes_db(a, codes.get(name))
@@ -187,6 +192,16 @@ def judge_build(
                 Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, steps, own_codes_db, of_float)
             )
     return Verdict(built, tuple(judged_outputs), operators(selected, built.container.graph))
+
+
+def _widen(
+    proto: onnx.ModelProto, samples: Samples, codes: Mapping[str, tuple[float, int]], bits: int, numerics: Numerics
+) -> list[dict[str, tuple[float, int]]]:
+    """Return the codes with others over all values of functions that the file rounds for some readers; none if all hold these."""
+    shared = SharedFunctions(proto).tensors & codes.keys()
+    runs = [Rounded(proto, {}, 16).tensors(s) for s in samples] if shared else []
+    widened = widen_codes(shared, codes, runs, bits, 2.0 if numerics.scale.kind == "pow2" else 1.0)
+    return [{**codes, **widened}] if widened else []
 
 
 def _built(model: Path, options: BuildOptions) -> tuple[Build, Graph, Graph]:
