@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from toolchain.errors import InternalError
 from toolchain.machine import Access
 
 Numbers = NDArray[np.int64]
@@ -97,7 +98,13 @@ class ValueNumbers:
 
 
 def box_of(access: Access) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return counts and strides of the bytes of an access, the contiguous run as the last dimension."""
+    """Return counts and strides of the bytes of an access, the contiguous run as the last dimension.
+
+    Raise InternalError for a negative stride, which merging does not follow: it takes the address for the first byte.
+    `check_program` refuses programs that have one.
+    """
+    if any(stride < 0 for stride in access.strides):
+        raise InternalError(f"merging: an access at {access.address} has strides {access.strides}, and none may be negative")
     return (*access.counts, access.inner_bytes), (*access.strides, 1)
 
 

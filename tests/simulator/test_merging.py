@@ -14,11 +14,13 @@ from mutate_programs import Subject, subjects_of  # type: ignore[import-not-foun
 
 from simulator import DramRange, DramRangeKind, merge_program
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
+from simulator.merging.value_numbers import box_of
 from tests.cli.edit_programs import model
 from tests.simulator.machine_programs import load, small_chip, store
 from tests.simulator.merging_cases import compare_mutants, compare_regions, require_merged
 from toolchain.api import BuildOptions, build
-from toolchain.machine import Convolution, Depthwise, End, dispatch_program
+from toolchain.errors import InternalError
+from toolchain.machine import Access, Convolution, Depthwise, End, dispatch_program
 from toolchain.runtime import Session, random_feeds
 from toolchain.runtime.builtin_backends import Simulator
 
@@ -78,6 +80,12 @@ def test_initial_values_change_places():
     assert merged is not None
     assert merged.run(image)
     assert np.array_equal(image, np.roll(np.arange(128, dtype=np.uint8), 64))
+
+
+def test_a_negative_stride_is_an_internal_error() -> None:
+    """`check_program` refuses it before."""
+    with pytest.raises(InternalError, match=r"an access at 48 has strides \(-16,\), and none may be negative"):
+        box_of(Access(0, 48, (4,), (-16,), 16, write=False))
 
 
 def tile(row: int, addend_row: int, step: int = ROW) -> Tile:
