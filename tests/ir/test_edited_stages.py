@@ -97,6 +97,24 @@ def test_values_are_refused_in_words_of_the_text(old: str, new: str, message: st
         parse_graph(text.replace(old, new), "g", CLASSES, arrays)
 
 
+def test_a_name_of_two_nodes_is_refused_with_its_line() -> None:
+    text, arrays = small_text()
+    line = "  y: float32[1, 2] = onnx.Relu<>(x)  node r\n"
+    message = "g, line 4: node r is defined a second time, first in g, line 3; give it another name"
+    with pytest.raises(CompileError, match=f"^{message}$"):
+        parse_graph(text.replace(line, line + line.replace("y:", "z:")), "g", CLASSES, arrays)
+
+
+def test_of_many_faults_of_a_graph_three_are_named(network: Path, stages: dict[str, GraphDump]) -> None:
+    arrays: Arrays = {}
+    text = stages["select"].print_text(arrays)
+    for read in ("c", "e", "r", "n", "e@plain"):
+        text = text.replace(f"({read})  node", f"(no_{read})  node")
+    start = parse_graph(text, "g", CLASSES, arrays)
+    with pytest.raises(CompileError, match=r"^--start-from: the graph is not sound: [^;]+; [^;]+; [^;]+; and \d+ more$"):
+        build(network, BuildOptions("edge16", passes=PassOptions(start=start)))
+
+
 @pytest.mark.parametrize("stage", ["compose", "clamps"])
 @pytest.mark.parametrize("option", [{"repair": "fast"}, {"observer": "auto"}])
 def test_repair_does_not_work_on_a_text(stages: dict[str, GraphDump], stage: str, option: dict[str, str]) -> None:

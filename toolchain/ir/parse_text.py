@@ -181,7 +181,7 @@ class _Parser:
     classes: Mapping[str, type]
     arrays: Mapping[str, np.ndarray]
     nodes: list[Node] = field(default_factory=list[Node])
-    node_lines: list[_Line] = field(default_factory=list[_Line])
+    lines_by_node: dict[str, _Line] = field(default_factory=dict[str, _Line])
     types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
     constants: Arrays = field(default_factory=Arrays)
     origins: dict[str, Origin] = field(default_factory=dict[str, Origin])
@@ -227,15 +227,18 @@ class _Parser:
         inputs = line.take_names(")")
         line.take("node")
         name = line.take_name()
+        if name in self.lines_by_node:
+            first = self.lines_by_node[name].where
+            raise line.fault(f"node {name} is defined a second time, first in {first}; give it another name")
         sources = line.take_names() if line.take_if("from") else ()
         self.nodes.append(Node(name, op, inputs, tuple(outputs), sources))
-        self.node_lines.append(line)
+        self.lines_by_node[name] = line
 
     def check_fields(self) -> None:
         """Raise CompileError for fields that make no sense on the node's tensors, whose lines may stand behind its own."""
-        for node, line in zip(self.nodes, self.node_lines):
+        for node in self.nodes:
             if fault := find_field_fault(node, self.types):
-                raise line.fault(fault)
+                raise self.lines_by_node[node.name].fault(fault)
 
     def _take_operator(self, line: _Line) -> Operator:
         """Take `domain.Operator<...>` of ONNX, or `Operator<...>` of the chip."""
@@ -426,7 +429,7 @@ def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mappi
     graph = Graph(
         graph_name, tuple(parser.nodes), inputs, outputs, parser.types, parser.constants, parser.origins, tuple(parser.states)
     )
-    return StageGraph(stage, graph, {node.name: line.where for node, line in zip(parser.nodes, parser.node_lines)})
+    return StageGraph(stage, graph, {name: line.where for name, line in parser.lines_by_node.items()})
 
 
 def _tokens(text: str, where: str) -> _Line:

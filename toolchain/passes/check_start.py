@@ -99,7 +99,8 @@ def _check_ports(edit: _Edit) -> Iterator[Fault]:
 
 def _check_soundness(edit: _Edit) -> Iterator[Fault]:
     if faults := verify(edit.graph):
-        yield "", f"the graph is not sound: {'; '.join(faults)}"
+        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        yield "", f"the graph is not sound: {'; '.join(faults[:3])}{more}"
 
 
 def _check_sources(edit: _Edit) -> Iterator[Fault]:
