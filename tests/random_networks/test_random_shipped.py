@@ -189,7 +189,9 @@ def bound_kink(name: str, graph: Graph) -> float:
 
 
 def allow_source_error(name: str, built: Build, proto: onnx.ModelProto) -> float:
-    """Return the error of a tensor whose elements are all taken from another's, in that one's codes, which may be coarser."""
+    """Return the error of a tensor whose elements are all taken from another's, in that one's codes, which may be coarser.
+    A table that makes that other one bends at its ends (`bound_kink`).
+    """
     graph, producers = built.container.graph, {n: node for node in proto.graph.node for n in node.output}
     scales: dict[str, float] = {}
     for chip_name, kind in graph.types.items():
@@ -202,7 +204,8 @@ def allow_source_error(name: str, built: Build, proto: onnx.ModelProto) -> float
     for node in proto.graph.node:
         if node.op_type == "Sqrt" or behind_roots & set(node.input):
             behind_roots.update(node.output)
-    return scales.get(name, 0.0) * (ROOT_CODES if name in behind_roots else SELECTED_CODES)
+    codes = ROOT_CODES if name in behind_roots else SELECTED_CODES
+    return scales.get(name, 0.0) * max(codes, bound_kink(name, graph))
 
 
 def behind_tables(graph: Graph, proto: onnx.ModelProto) -> set[str]:

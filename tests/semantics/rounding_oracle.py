@@ -64,18 +64,20 @@ def by_chance(seed: int) -> Nearest:
 def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.InferenceSession:
     """Return a session of the file.
 
-    `optimise`: use onnxruntime's own optimizer where it does not break the file.
+    `optimise`: use onnxruntime's own optimizer where it does not break the file. A quantized file is never optimized: outputs
+    that are moved to a quantizer would be rounded (1.32, of propagated pairs and of moved Transposes).
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    if not optimise:
+    quantized = any(node.op_type == "DequantizeLinear" for node in proto.graph.node)
+    if quantized or not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     providers = ["CPUExecutionProvider"]
     try:
         return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers, disabled_optimizers=WRONG_FUSIONS)
     except Exception:  # of onnxruntime, whose errors share no base class
-        if not optimise:
+        if quantized or not optimise:
             raise
         return session(proto, optimise=False)
 

@@ -176,3 +176,14 @@ def test_the_file_rounds_halves_where_the_machine_does() -> None:
 def test_halves_that_add_up_cost_the_rounded_file_what_they_cost_the_chip(tmp_path: Path) -> None:
     (output,) = judge_build(HALVES.proto, int8_machine(), HALVES.samples, tmp_path).outputs
     assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.5), output
+
+
+def test_an_output_that_is_moved_to_a_quantizer_keeps_its_values() -> None:
+    """The optimizer of onnxruntime rounds the output y too."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[2,2] x) => (float[2,2] y, float[2,2] z)
+        <float s = {0.001}, int8 p = {0}> {
+        y = Elu(x) m = Transpose<perm = [1,0]>(y) q = QuantizeLinear(m, s, p) z = DequantizeLinear(q, s, p) }"""
+    )
+    y, z = in_float(proto, [{"x": np.array([[1, 2], [3, 4]], np.float32)}])[0]
+    assert y.tolist() == [[1, 2], [3, 4]] and z.max() < 0.2
