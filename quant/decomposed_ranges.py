@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-import onnx
 
 from quant.observe import Range
 from toolchain.ir.range_constraints import ClippedRange
+
+if TYPE_CHECKING:
+    import onnx
 
 EntryT = TypeVar("EntryT")
 

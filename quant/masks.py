@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from quant.common_step import Sink
 from quant.observe import Masking, MinMax, Observer, Range
 from quant.producer_links import HANDED_ON, Links
 from toolchain.errors import CompileError
 from toolchain.ir.masks import MASK_LOW
+
+if TYPE_CHECKING:
+    import onnx
 
 MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
 LOWEST = float(np.finfo(np.float32).min)  # what stands for minus infinity where ranges must be finite

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
+
+if TYPE_CHECKING:
+    import onnx
 
 # Operators that hand values on unchanged, whatever they do to shapes.
 SHAPE_OPS = frozenset(
@@ -64,7 +65,11 @@ class Links:
     def constant(self, name: str) -> NDArray[Any] | None:
         """The value of an initializer."""
         initializer = self._initializers.get(name)
-        return None if initializer is None else numpy_helper.to_array(initializer)
+        if initializer is None:
+            return None
+        from onnx import numpy_helper
+
+        return numpy_helper.to_array(initializer)
 
     def producer(self, name: str) -> onnx.NodeProto | None:
         return self._producers.get(name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-import onnx
+from typing import TYPE_CHECKING
 
 from quant.decomposed_ranges import Decomposition, clip_ranges
 from quant.fixed_point.core.numerics import Numerics
@@ -14,6 +13,9 @@ from quant.observe import Range
 from quant.parameters import activation_quant
 from quant.producer_links import Links
 from toolchain.errors import format_count
+
+if TYPE_CHECKING:
+    import onnx
 
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
 SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values

@@ -78,8 +78,6 @@ def use_custom_ops(libraries: Iterable[str]) -> None:
 
     Raise CompileError where onnxruntime cannot load one.
     """
-    import onnxruntime
-
     for library in libraries:
         file = str(Path(library).resolve())  # one library by two names would be registered twice
         if file in _LIBRARIES:
@@ -87,6 +85,8 @@ def use_custom_ops(libraries: Iterable[str]) -> None:
         if not Path(library).is_file():
             fault = "is a directory" if Path(library).is_dir() else NO_FILE
             raise CompileError(f"custom-ops {library}: {fault}; give a shared library of onnxruntime's custom operators")
+        import onnxruntime
+
         try:
             onnxruntime.SessionOptions().register_custom_ops_library(file)
         except Exception as fault:  # onnxruntime's errors share no base class

@@ -181,3 +181,12 @@ def test_any_blocks_and_arrays_come_back(data: st.DataObject) -> None:
 def test_arrays_that_are_none(record: list) -> None:
     with pytest.raises(ValueError, match=r"^(array of|a piece of)"):
         BlockReader([bytes(16)]).array(record)
+
+
+def test_bytes_in_one_piece_are_not_copied() -> None:
+    array = weights(0, (64, 64))
+    writer = BlockWriter()
+    record = writer.array(array)
+    blocks = writer.blocks()
+    restored = BlockReader(blocks).array(record)
+    assert np.shares_memory(restored, np.frombuffer(blocks[-1], np.uint8))

@@ -196,7 +196,6 @@ def _simulate(
     from toolchain.cli.npz_files import npz_bytes, read_feeds
     from toolchain.codegen import Region
     from toolchain.errors import format_count
-    from toolchain.report.trace import trace_json
     from toolchain.runtime import verify
 
     session = request.session(timing=True)
@@ -222,6 +221,8 @@ def _simulate(
     if json_file is not None:
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     if trace is not None:
+        from toolchain.report.trace import trace_json
+
         files[trace] = trace_json(session.container, simulations)
     if output is not None:
         files[output] = npz_bytes(

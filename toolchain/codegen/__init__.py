@@ -1,27 +1,32 @@
 """Turn plans into bytes: lowering, synchronisation, linking, the model.npu container."""
 
-from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
-from toolchain.codegen.container_builder import build_container, build_host_subgraph, reference_container
-from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
-from toolchain.codegen.link import DramTooSmall, link_region, require_dram
-from toolchain.codegen.memory_images import image_files, images_of_entries
-from toolchain.codegen.model import (
-    AreaContent,
-    Container,
-    DramArea,
-    HostSubgraph,
-    IoType,
-    LayerInfo,
-    LayerResult,
-    MemoryUse,
-    Port,
-    Region,
-    State,
-)
-from toolchain.codegen.outline import outline_region
-from toolchain.codegen.place_states import StillRead
-from toolchain.codegen.relocate import relocate_container
-from toolchain.codegen.verify_container import reading_layers, verify_container
+from typing import TYPE_CHECKING
+
+from toolchain.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
+    from toolchain.codegen.container_builder import build_container, build_host_subgraph, reference_container
+    from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
+    from toolchain.codegen.link import DramTooSmall, link_region, require_dram
+    from toolchain.codegen.memory_images import image_files, images_of_entries
+    from toolchain.codegen.model import (
+        AreaContent,
+        Container,
+        DramArea,
+        HostSubgraph,
+        IoType,
+        LayerInfo,
+        LayerResult,
+        MemoryUse,
+        Port,
+        Region,
+        State,
+    )
+    from toolchain.codegen.outline import outline_region
+    from toolchain.codegen.place_states import StillRead
+    from toolchain.codegen.relocate import relocate_container
+    from toolchain.codegen.verify_container import reading_layers
 
 __all__ = [
     "MAGIC",
@@ -55,5 +60,32 @@ __all__ = [
     "reference_container",
     "relocate_container",
     "require_dram",
-    "verify_container",
 ]
+
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "container": ("MAGIC", "MAIN", "container_from_bytes", "entries_from_bytes", "read_container", "read_entries"),
+        "container_builder": ("build_container", "build_host_subgraph", "reference_container"),
+        "container_writer": ("container_to_bytes", "entries_to_bytes"),
+        "link": ("DramTooSmall", "link_region", "require_dram"),
+        "memory_images": ("image_files", "images_of_entries"),
+        "model": (
+            "AreaContent",
+            "Container",
+            "DramArea",
+            "HostSubgraph",
+            "IoType",
+            "LayerInfo",
+            "LayerResult",
+            "MemoryUse",
+            "Port",
+            "Region",
+            "State",
+        ),
+        "outline": ("outline_region",),
+        "place_states": ("StillRead",),
+        "relocate": ("relocate_container",),
+        "verify_container": ("reading_layers",),
+    },
+)

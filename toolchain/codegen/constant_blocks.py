@@ -204,7 +204,8 @@ class BlockReader:
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
         if narrow:
             return _halves(np.frombuffer(raw, np.int8), count).reshape(shape)
-        return np.frombuffer(raw, memory_type(kind)).astype(kind).reshape(shape)
+        # larger numbers may lie at an odd address of the file
+        return np.frombuffer(raw, memory_type(kind)).astype(kind, copy=kind.itemsize > 1).reshape(shape)
 
     def _piece(self, block: int, start: int, size: int) -> memoryview:
         if not 0 <= block < len(self._blocks) or min(start, size) < 0 or start + size > len(self._blocks[block]):

@@ -97,9 +97,10 @@ def _choose_entry(header: Header, label: str, entry: str | None) -> EntryHeader:
     raise CompileError(f"entry {entry}: {label} has no such entry; it has {entry_list}")
 
 
-def _check_prefix(data: bytes, label: str) -> bytes:
-    """Return the bytes after the prefix. Raise ProgramError where magic or version is another, or their length or checksum
-    differs from the prefix.
+def _check_prefix(data: bytes, label: str) -> memoryview:
+    """Return a view of the bytes after the prefix.
+
+    Raise ProgramError where magic or version is another, or their length or checksum differs from the prefix.
     """
     if data[:8] != MAGIC:
         raise ProgramError(f"{label}: not a compiled model (no {MAGIC.decode()} at its start); build one with npu-build")
@@ -108,7 +109,7 @@ def _check_prefix(data: bytes, label: str) -> bytes:
     _, version, length, digest = PREFIX.unpack_from(data)
     if version != VERSION:
         raise ProgramError(f"{label}: has format version {version}, this toolchain reads {VERSION}; build it again")
-    rest = data[PREFIX.size :]
+    rest = memoryview(data)[PREFIX.size :]
     if len(rest) != length:
         raise ProgramError(f"{label}: holds {len(rest)} bytes behind its prefix, which says {length}; it was cut or extended")
     if hashlib.sha256(rest).digest() != digest:
@@ -116,7 +117,7 @@ def _check_prefix(data: bytes, label: str) -> bytes:
     return rest
 
 
-def _header(rest: bytes) -> tuple[Header, bytes]:
+def _header(rest: memoryview) -> tuple[Header, memoryview]:
     """Return the header and the bytes after it. Raise ProgramError where bytes with the right checksum make no sound
     header.
     """
@@ -124,7 +125,7 @@ def _header(rest: bytes) -> tuple[Header, bytes]:
         raise ProgramError("header: is missing")
     (size,) = LENGTH.unpack_from(rest)
     body = rest[LENGTH.size + size :]
-    header = read_header(rest[LENGTH.size : LENGTH.size + size], len(body))
+    header = read_header(bytes(rest[LENGTH.size : LENGTH.size + size]), len(body))
     for plugin in header.plugins:
         _require_plugin(plugin)
     return header, body
@@ -142,11 +143,11 @@ def _require_plugin(requirement: PluginHeader) -> None:
         raise NewerFileError(f"{reason}; give the one that it was built with, or build it again")
 
 
-def _container(header: Header, entry: EntryHeader, body: bytes) -> Container:
+def _container(header: Header, entry: EntryHeader, body: memoryview) -> Container:
     """Raises ProgramError, as `_header`."""
 
     def get(span: Span) -> bytes:
-        return body[span[0] : span[0] + span[1]]
+        return bytes(body[span[0] : span[0] + span[1]])
 
     machine = machine_from_json(_text(get(header.machine), "machine"))
     if machine_digest(machine) != header.machine_digest:

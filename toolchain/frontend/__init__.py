@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from toolchain.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from toolchain.frontend.bind_by_data import ModelData
@@ -31,30 +33,17 @@ __all__ = [
     "to_graph",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """onnx takes half a second to import; only those who load a model pay for it."""
-    if name in __all__:
-        from toolchain.frontend import (
-            check_host_model,
-            context_nodes,
-            decomposition_pass,
-            model,
-            model_source,
-            repeated_blocks,
-            state_pairs,
-        )
-
-        homes = {
-            "context_path": context_nodes,
-            "find_host_model_fault": check_host_model,
-            "read_context_model": context_nodes,
-            "find_way_out": check_host_model,
-            "tie_block_ranges": repeated_blocks,
-            "pair_states": state_pairs,
-            "ModelFile": model_source,
-            "model_file": model_source,
-            "apply_decompositions": decomposition_pass,
-        }
-        return getattr(homes.get(name, model), name)
-    raise AttributeError(name)
+# onnx takes half a second to import; only those who load a model pay for it
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "bind_by_data": ("ModelData",),
+        "check_host_model": ("find_host_model_fault", "find_way_out"),
+        "context_nodes": ("context_path", "read_context_model"),
+        "decomposition_pass": ("apply_decompositions",),
+        "model": ("NormalModel", "extract", "load_model", "to_graph"),
+        "model_source": ("ModelFile", "model_file"),
+        "repeated_blocks": ("tie_block_ranges",),
+        "state_pairs": ("pair_states",),
+    },
+)

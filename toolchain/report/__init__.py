@@ -1,20 +1,24 @@
 """Figures with their bounds, fidelity by part, and both as text."""
 
-from toolchain.report.explain import explain_nodes
-from toolchain.report.fidelity import fidelity
-from toolchain.report.frontend_check import check_frontend
-from toolchain.report.metrics import collect_metrics, get_untimed_figures
-from toolchain.report.requantized_weights import list_requantized_weights
-from toolchain.report.warnings import (
-    calibration_warnings,
-    few_values_warnings,
-    host_warnings,
-    idle_warnings,
-    make_joined_range_warnings,
-    make_skipped_warnings,
-    not_finite_warnings,
-    unseen_warnings,
-)
+from typing import TYPE_CHECKING
+
+from toolchain.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from toolchain.report.explain import explain_nodes
+    from toolchain.report.frontend_check import check_frontend
+    from toolchain.report.metrics import collect_metrics, get_untimed_figures
+    from toolchain.report.requantized_weights import list_requantized_weights
+    from toolchain.report.warnings import (
+        calibration_warnings,
+        few_values_warnings,
+        host_warnings,
+        idle_warnings,
+        make_joined_range_warnings,
+        make_skipped_warnings,
+        not_finite_warnings,
+        unseen_warnings,
+    )
 
 __all__ = [
     "calibration_warnings",
@@ -22,7 +26,6 @@ __all__ = [
     "collect_metrics",
     "explain_nodes",
     "few_values_warnings",
-    "fidelity",
     "get_untimed_figures",
     "host_warnings",
     "idle_warnings",
@@ -32,3 +35,23 @@ __all__ = [
     "not_finite_warnings",
     "unseen_warnings",
 ]
+
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "explain": ("explain_nodes",),
+        "frontend_check": ("check_frontend",),
+        "metrics": ("collect_metrics", "get_untimed_figures"),
+        "requantized_weights": ("list_requantized_weights",),
+        "warnings": (
+            "calibration_warnings",
+            "few_values_warnings",
+            "host_warnings",
+            "idle_warnings",
+            "make_joined_range_warnings",
+            "make_skipped_warnings",
+            "not_finite_warnings",
+            "unseen_warnings",
+        ),
+    },
+)

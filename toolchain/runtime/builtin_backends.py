@@ -13,6 +13,7 @@ from simulator import DramRange, DramRangeKind, MergedProgram, Observe, Prepared
 from simulator.zero_bytes import zero_bytes
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
+from toolchain.garbage_collection import pause_collection
 from toolchain.ir.graph import Node
 from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
@@ -91,23 +92,25 @@ class _Simulated:
             region, legal = self._program.region, prepared.order.legal
             constants = zero_bytes(region.dram_bytes)
             write_constants(constants, region)
-            self._merged = merge_program(prepared.chip, prepared.flow, legal, dram_parts(region), constants)
+            with pause_collection():
+                self._merged = merge_program(prepared.chip, prepared.flow, legal, dram_parts(region), constants)
         return self._merged
 
     def _prepare(self, progress: Progress | None) -> PreparedProgram:
         program = self._program
-        return prepare_program(
-            program.machine.chip,
-            program.flow,
-            program.flow.words,
-            program.region.dram_bytes,
-            (),
-            word_bytes=program.machine.isa.word_bytes,
-            timing=self._timing,
-            check=self._check,
-            parts=dram_parts(program.region),
-            progress=progress,
-        )
+        with pause_collection():  # a tenth of the first run of ResNet-50
+            return prepare_program(
+                program.machine.chip,
+                program.flow,
+                program.flow.words,
+                program.region.dram_bytes,
+                (),
+                word_bytes=program.machine.isa.word_bytes,
+                timing=self._timing,
+                check=self._check,
+                parts=dram_parts(program.region),
+                progress=progress,
+            )
 
 
 class Reference:

@@ -18,8 +18,8 @@ from toolchain.codegen import (
     container_from_bytes,
     container_to_bytes,
     read_container,
-    verify_container,
 )
+from toolchain.codegen.verify_container import verify_container
 from toolchain.errors import CompileError, ProgramError
 
 if TYPE_CHECKING:

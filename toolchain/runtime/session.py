@@ -27,13 +27,11 @@ from toolchain.codegen import (
     Region,
     State,
     container_from_bytes,
-    container_to_bytes,
     read_container,
     reading_layers,
-    relocate_container,
 )
 from toolchain.errors import CompileError, ProgramError, fault_text
-from toolchain.frontend import find_host_model_fault, find_way_out
+from toolchain.garbage_collection import pause_collection
 from toolchain.hw import timing_terms as timing_terms
 from toolchain.inference import CPU, PROVIDER_OPTIONS, InferenceError, host_providers, session_options, use_custom_ops
 from toolchain.isa import machine_digest
@@ -180,8 +178,9 @@ class Session:
         )
         self._providers = host_providers(host)
         self._is_in_process = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
-        self._compiled = _container(model, entry)
-        self.container = _idealize_timing(relocate_container(self._compiled, bases), without)
+        with pause_collection():
+            self._compiled = _container(model, entry)
+        self.container = _idealize_timing(_move_areas(self._compiled, bases), without)
         self._profile = None if profile is None else SessionProfile(Path(profile))
         self._timing, self._check = timing, check
         self._loading = threading.RLock()  # what all runs share is made once
@@ -198,6 +197,8 @@ class Session:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how pickle makes the session again: the compiled file, the options, and the states."""
+        from toolchain.codegen import container_to_bytes
+
         return _restore_session, (container_to_bytes(self._compiled), self._options, self._state_values)
 
     @property
@@ -511,6 +512,8 @@ class Session:
         """Open the session of onnxruntime for an island; its runs may overlap."""
         island = self.container.segments[index]
         assert isinstance(island, HostSubgraph)
+        from toolchain.frontend import find_host_model_fault, find_way_out
+
         fault = None if self._is_in_process else find_host_model_fault(island.model)
         if fault is not None:
             raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; {find_way_out(island.model)}")
@@ -532,6 +535,14 @@ def _whole_shape(state: State) -> tuple[int, ...]:
 def _part_of(full_state: np.ndarray, state: State) -> np.ndarray:
     """A view."""
     return full_state if state.part is None else full_state[state.part.first : state.part.first + model_shape(state.port)[0]]
+
+
+def _move_areas(container: Container, bases: Mapping[str, int]) -> Container:
+    if not bases:
+        return container
+    from toolchain.codegen import relocate_container  # and the compiler's code that places areas
+
+    return relocate_container(container, bases)
 
 
 def _idealize_timing(container: Container, terms: Sequence[str]) -> Container:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import exact_products as exact
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from quant.fixed_point import (
     ConvWeights,
@@ -20,6 +22,7 @@ from quant.fixed_point import (
     matmul,
 )
 from quant.fixed_point.sums import products as products_module
+from quant.fixed_point.sums.sessions import make_product_model
 
 SEEDS = st.integers(0, 2**32 - 1)
 ACTIVATIONS = st.sampled_from([np.int8, np.uint8, np.int16])
@@ -321,3 +324,19 @@ def test_refusals(call, message) -> None:
     with pytest.raises(FixedPointError) as error:
         call()
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("inputs", [2, 3, 4])
+def test_the_product_model_is_the_one_that_onnx_makes(signed: bool, inputs: int) -> None:
+    right = TensorProto.INT8 if signed else TensorProto.UINT8
+    types = {"a": TensorProto.UINT8, "b": right, "za": TensorProto.UINT8, "zb": right}
+    names = list(types)[:inputs]
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", names, ["y"])],
+        "product",
+        [helper.make_tensor_value_info(name, types[name], None) for name in names],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
+    )
+    expected = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    assert onnx.load_model_from_string(make_product_model(signed, inputs)).SerializeToString() == expected.SerializeToString()
