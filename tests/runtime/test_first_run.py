@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from simulator import merging
 from toolchain.api import BuildOptions, build
 from toolchain.garbage_collection import pause_collection
 from toolchain.lazy_exports import export_lazily
@@ -73,7 +74,7 @@ def test_no_search_begins_while_objects_are_made(npu_file: Path, monkeypatch: py
 
     note_searches(session_module, "read_container")
     note_searches(builtin_backends, "prepare_program")
-    note_searches(builtin_backends, "merge_program")
+    note_searches(merging, "merge_program")
     session = Session(npu_file)
     for _ in range(2):  # the second run merges
         session.run(None, random_feeds(session.get_inputs(), seed=0))

@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from quant.fixed_point import CodeType
 from simulator.decode_constants import ConstantDecoder
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
-from toolchain.hw import list_shipped_names
+from toolchain.hw import list_shipped_names, load_chip
 from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 
 X = "float[1,4,6,6]"
@@ -38,3 +39,10 @@ def test_operands_are_scaled_as_the_machine_scales_them(machine: str, tmp_path: 
         machines = chip.inner_requant(key, int(requant.multiplier[0]), int(requant.shift[0]))
         assert [getattr(requant, f) for f in FIELDS] == [getattr(machines, f) for f in FIELDS]
     assert len(requant_by_key) == 6
+
+
+def test_weights_of_a_layer_in_turns_are_decoded_once() -> None:
+    decoder = ConstantDecoder(load_chip("edge16"))
+    blocks = [bytes([number]) * 4 for number in range(40)]
+    first, second = ([decoder.weights(block, CodeType.INT8, 1, 1, 1, 4, 0) for block in blocks] for _ in range(2))
+    assert all(a is b for a, b in zip(first, second, strict=True))

@@ -9,7 +9,8 @@ import pytest
 from machine_programs import DMA0, VECTOR, functions, load, small_chip, store
 from pipelines import pipeline, random_program, rescale
 
-from simulator import Simulation, chrome_trace, occupancy, simulate, write_trace
+from simulator import Simulation, chrome_trace, simulate, write_trace
+from simulator.occupancy import occupancy
 from simulator.program_order import program_order
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait, accesses, demand

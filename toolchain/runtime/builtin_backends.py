@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from quant.fixed_point.core.device_arrays import Array, is_foreign
-from simulator import DramRange, DramRangeKind, MergedProgram, Observe, PreparedProgram, merge_program, prepare_program
+from simulator import DramRange, DramRangeKind, Observe, PreparedProgram, prepare_program
 from simulator.zero_bytes import zero_bytes
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
@@ -19,6 +19,9 @@ from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.runtime.backend import Execution, LoadedProgram, Program, Progress
 from toolchain.runtime.ports import arrange_codes, restore_codes
+
+if TYPE_CHECKING:
+    from simulator import MergedProgram
 
 
 class ArrayLibrary(Protocol):
@@ -89,6 +92,8 @@ class _Simulated:
         """Return the merged program from the second run on: merging takes longer than a run, which only repeated runs repay."""
         self._runs += 1
         if self._merges and self._runs == 2:
+            from simulator import merge_program
+
             region, legal = self._program.region, prepared.order.legal
             constants = zero_bytes(region.dram_bytes)
             write_constants(constants, region)

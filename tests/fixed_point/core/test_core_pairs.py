@@ -68,3 +68,16 @@ def test_a_table_is_made_once_and_has_all_pairs():
         assert np.array_equal(compute_pairs(compute, "test", a, b), a.astype(np.int16) * 3 - b)
     assert compute_pairs(compute, "test", np.int8(-1) * np.ones((), np.int8), codes[5]).item() == -8
     assert calls == [1 << 16, 1 << 16]
+
+
+def test_small_operands_soon_take_the_table() -> None:
+    sizes: list[int] = []
+
+    def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        sizes.append(np.broadcast(a, b).size)
+        return np.add(a, b)
+
+    codes = np.arange(16, dtype=np.int8)
+    for _ in range(20):
+        assert np.array_equal(compute_pairs(compute, "small operands", codes, codes), codes + codes)
+    assert sizes == [16] * 8 + [1 << 16]
