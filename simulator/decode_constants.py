@@ -16,7 +16,7 @@ from toolchain.hw.engines import get_grouped_arrays
 from toolchain.machine import out_of_tiles, read_parameters
 
 Array = NDArray[Any]
-# Measured on ResNet-50, whose layers in turns come back to blocks: 1,080 blocks are decoded once; with 16 kept, 2,190 times in all.
+# Measured on ResNet-50, whose layers in turns come back to blocks: 1,080 blocks are decoded once, with 16 kept twice.
 _WEIGHT_BLOCKS = 64
 _INT32_LOW, _INT32_HIGH = -(1 << 31), (1 << 31) - 1
 

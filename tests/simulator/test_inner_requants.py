@@ -41,7 +41,7 @@ def test_operands_are_scaled_as_the_machine_scales_them(machine: str, tmp_path: 
     assert len(requant_by_key) == 6
 
 
-def test_weights_of_a_layer_in_turns_are_decoded_once() -> None:
+def test_weights_of_40_blocks_are_decoded_once() -> None:
     decoder = ConstantDecoder(load_chip("edge16"))
     blocks = [bytes([number]) * 4 for number in range(40)]
     first, second = ([decoder.weights(block, CodeType.INT8, 1, 1, 1, 4, 0) for block in blocks] for _ in range(2))
