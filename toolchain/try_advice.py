@@ -15,6 +15,7 @@ from quant.part_sums import PartSums
 from quant.repair.choices import Quantization
 from toolchain.compiler import CompiledNetwork, compile_model
 from toolchain.errors import CompileError
+from toolchain.ir.graph import OnnxOp
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.select import ASKED_FOR
 from toolchain.repair.calibrate_network import CalibratedNetwork
@@ -22,11 +23,13 @@ from toolchain.repair.network import Network
 from toolchain.repair.place_port_nodes import place_port_nodes
 from toolchain.report.error_report import Effort
 from toolchain.report.fidelity import FidelityPart
-from toolchain.report.findings import Advice, TriedAdvice, choose_trial
+from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial
+from toolchain.report.host_metrics import host_figures
 from toolchain.report.layer_errors import ErrorNetwork
 
 ENOUGH_DB = 20.0  # docs/accuracy.md: advice behind one that leaves so much is not tried
 _MOST = 6  # docs/accuracy.md: trials of a build
+_QUICK_SHARE = 0.5  # docs/accuracy.md: of a large network's layers, whose plan takes little beside the build's
 _CALIBRATION = 16  # docs/accuracy.md: samples that ranges are measured on for a trial
 
 
@@ -75,12 +78,13 @@ class AdviceTrials:
                 trial = TriedAdvice(advice, before, self._level(*self._apply(advice), output), self._sample_count)
             except CompileError:  # the machine cannot express it
                 continue
+            trial = replace(trial, costs=self._compare_costs(advice)) if advice.hosts_steps else trial
             tried.append(trial)
             self._remaining -= 1
-            if trial.after_db >= ENOUGH_DB:
+            if trial.helps and trial.after_db >= ENOUGH_DB:
                 break
         best = choose_trial(tried)
-        return [replace(t, cycles=self._compare_cycles(t.advice)) if t is best else t for t in tried]
+        return [replace(t, costs=t.costs or self._compare_costs(t.advice)) if t is best else t for t in tried]
 
     def _list_pinned(self, output: FidelityPart) -> list[Advice]:
         """Return the advice to free ports that this output may depend on: inputs, and its own."""
@@ -97,17 +101,17 @@ class AdviceTrials:
             raise CompileError(f"{' '.join(ports)}: the host gains nothing there")
         return freed
 
-    def _compare_cycles(self, advice: Advice) -> tuple[int, int] | None:
-        """Return the expected cycles before and after a piece of advice; None of a network whose plan takes long."""
-        if not self._is_small:
-            return None
+    def _compare_costs(self, advice: Advice) -> tuple[RunCost, RunCost] | None:
+        """Return the costs of a run before and after a piece of advice; None of a network whose plan takes long."""
         network, quantization = self._apply(advice)
+        if not self._is_small and _count_layers(network) > _QUICK_SHARE * _count_layers(self._calibrated.network):
+            return None
         model, selection, machine = network.model, network.selection, network.machine
         try:
             after = compile_model("advice", model, selection, machine, quantization, self._level_of_plan)
         except CompileError:
             return None
-        return self._compiled.expected_cycles, after.expected_cycles
+        return _measure_cost(self._compiled), _measure_cost(after)
 
     def _level(self, network: Network, quantization: Quantization, output: FidelityPart) -> float:
         session, real = network.session(quantization), FloatSession(network.model, [output.tensor])
@@ -157,6 +161,17 @@ class AdviceTrials:
             weight_types=weights,
             compiler_weights=network.compiler_weights,
         )
+
+
+def _count_layers(network: Network) -> int:
+    """Return the number of nodes that the chip computes, before any fusion."""
+    return sum(not isinstance(node.op, OnnxOp) for node in network.graph.nodes)
+
+
+def _measure_cost(compiled: CompiledNetwork) -> RunCost:
+    container = compiled.container
+    host_seconds = host_figures(container, 0)["seconds"]
+    return RunCost(compiled.expected_cycles, container.machine.chip.clock.frequency, host_seconds)
 
 
 def _list_unchanged_layers(network: Network, other: Network) -> set[str]:

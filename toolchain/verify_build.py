@@ -29,6 +29,7 @@ from toolchain.report.partly_rounded import make_shared_warnings
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
+from toolchain.step_advice import list_step_advice
 from toolchain.try_advice import AdviceTrials
 
 
@@ -78,9 +79,10 @@ def verify_build(
     operands = list_output_operands(model, selection.graph, selection.shown)
     trial_network, pinned = calibrated if judged is None else judged, _advise_free_ports(options, model)
     trials = AdviceTrials(trial_network, network, (samples, calibration), compiled, options.level, pinned)
+    steps = list_step_advice(trial_network.network, figures)
     others = calibration if on == "held out" else ()
     subject = AccuracyInput(
-        model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others, trials.run
+        model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others, trials.run, steps
     )
     shared = make_shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
     figures["warnings"] += shared if on != RANDOM else []

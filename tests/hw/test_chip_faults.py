@@ -37,8 +37,8 @@ CASES = {
     "unknown section": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\nregisters: {}",
-        "mine.yaml:{line}: registers: no such key; known: clock, control, description, energy, engines, isa, layout, limits, "
-        "memories, name, numerics, sync",
+        "mine.yaml:{line}: registers: no such key; known: clock, control, description, energy, engines, host, isa, layout, "
+        "limits, memories, name, numerics, sync",
     ),
     "an operator without steps": (
         LIMITS,

@@ -102,6 +102,7 @@ def test_a_node_can_be_kept_on_the_host(tmp_path: Path) -> None:
         "mac_share": pytest.approx(3 / 7),
         "crossings": 1,
         "crossing_bytes": 4 * 8 * 8,
+        "seconds": pytest.approx(10e-6 + 256 / 1e9 + CONVOLUTION_MACS / 20e9),
     }
     text = totals_text(built.figures)
     assert text.splitlines()[0].endswith("; 42.9 % of the model's MACs run on the HOST")

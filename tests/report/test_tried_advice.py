@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.report.findings import Advice, TriedAdvice, choose_trial, format_trials
+from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial, format_trials
 
 GRAPH = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Conv(x, w) b = Conv(a, w) y = Conv(b, w) }"
 
@@ -53,7 +53,8 @@ def test_it_is_said_where_none_helps() -> None:
     first = TriedAdvice(Advice("--observer mse", observer="mse"), 8.7, 4.1, 2)
     assert format_trials([first]) == "tried on 2 samples, none of which helps: --observer mse (4.1 dB for 8.7)"
     assert format_trials([]) == "" and choose_trial([first]) is None
-    second = replace(first, advice=Advice("--host-node a", host_nodes=("a",)), after_db=20.0, cycles=(200, 100))
+    costs = RunCost(200, 1e9, 0.0), RunCost(100, 1e9, 0.0)
+    second = replace(first, advice=Advice("--host-node a", host_nodes=("a",)), after_db=20.0, costs=costs)
     third = replace(second, advice=Advice("--host-node b", host_nodes=("b",)), after_db=23.0)
     assert format_trials([first, second, third]) == "tried on 2 samples: --host-node a (20.0 dB for 8.7, 100 cycles for 200)"
 

@@ -59,6 +59,19 @@ class Energy(Section):
     pj_per_dram_byte: PositiveFloat
 
 
+class Host(Section):
+    """The price of the host's work: of a tensor's crossing and its bytes, and of products. It changes no program."""
+
+    crossing_us: PositiveFloat = 10.0
+    gigabytes_per_second: PositiveFloat = 1.0  # of the chip's codes, to the host or from it
+    gigamacs_per_second: PositiveFloat = 20.0  # docs/machine.md: onnxruntime on one core of a desktop processor
+
+    def price_seconds(self, crossings: int, crossing_bytes: int, macs: float) -> float:
+        """Return the time that the host takes, one thing after the other."""
+        crossing_seconds = crossings * self.crossing_us / 1e6 + crossing_bytes / (1e9 * self.gigabytes_per_second)
+        return crossing_seconds + macs / (1e9 * self.gigamacs_per_second)
+
+
 class Chip(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$")]
     description: str = ""
@@ -78,6 +91,7 @@ class Chip(Section):
     sync: Sync
     control: Control = Control()
     energy: Energy | None = None
+    host: Host = Host()
 
     def __copy__(self) -> Self:
         """Copy the chip without the cached values that follow from fields that the copy may have changed."""

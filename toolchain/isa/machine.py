@@ -32,6 +32,8 @@ from toolchain.isa.encoding_needs import find_encoding_gaps, unknown_functions
 from toolchain.isa.instruction_table import TABLES, RegisterTable, Table
 from toolchain.isa.word_layout import broken_layout
 
+_NO_PROGRAM = ("description", "host")  # sections that no program depends on
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -57,7 +59,7 @@ class Machine:
 
     @cached_property
     def _digest(self) -> str:
-        keys_by_part = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in self._parts.items()}
+        keys_by_part = {part: {k: v for k, v in keys.items() if k not in _NO_PROGRAM} for part, keys in self._parts.items()}
         return hashlib.sha256(_canonical(keys_by_part).encode()).hexdigest()
 
 

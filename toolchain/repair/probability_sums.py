@@ -37,8 +37,7 @@ def host_probability_sums(
 
     `measured`: the samples that the final ranges are measured on; None means `samples`.
     """
-    model = network.model.undivided or network.model
-    nodes = _list_nodes(network, model)
+    nodes = list_hostable_sums(network)
     if not nodes:
         return StepOutcome(before)
     sources = tuple(dict.fromkeys(s for n in nodes for s in n.sources or (n.name,)))
@@ -72,8 +71,9 @@ def _trace(graph: OnnxGraph, softmax: OnnxNode) -> tuple[OnnxNode, ...]:
     return tuple(chain)
 
 
-def _list_nodes(network: Network, model: NormalModel) -> list[OnnxNode]:
-    """Return the nodes of all sums that the chip computes and nobody pins, in graph order."""
+def list_hostable_sums(network: Network) -> list[OnnxNode]:
+    """Return the nodes of all sums that the chip computes and nobody pins, with what follows up to an output, in graph order."""
+    model = network.model.undivided or network.model
     graph, on_chip = model.graph, {*network.chip_tensors}
     pinned = {*network.types, *network.selection.types} | {n for n in graph.outputs if model.name(n) in network.raw_ports}
     chosen = set[str]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Literal
@@ -20,9 +20,18 @@ from toolchain.report.advice import advise_host
 from toolchain.report.error_page import finding_text
 from toolchain.report.error_report import ErrorNetwork, ErrorReport, Worst, error_report, worst_layers
 from toolchain.report.fidelity import Fidelities, FidelityPart, OutputOperand, fidelity
-from toolchain.report.findings import Advice, AdviceContext, LayerError, TriedAdvice, format_trials
+from toolchain.report.findings import (
+    FINE_GAIN_DB,
+    Advice,
+    AdviceContext,
+    LayerError,
+    StepAdvice,
+    TriedAdvice,
+    choose_trial,
+    format_trials,
+)
 from toolchain.report.gate import Evaluation, Gate, Score, failures, run_evaluation
-from toolchain.report.part_verdicts import PartVerdict, judge_parts, output_lines
+from toolchain.report.part_verdicts import PartVerdict, is_low, judge_parts, output_lines
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Run, Session
 
@@ -50,6 +59,7 @@ class AccuracyInput:
     `sample_count`: the number of samples; None where it is not known.
     `others`: samples for means of channels.
     `try_advice`: tries remedies on an output.
+    `steps`: remedies for what the chip computes in steps.
     """
 
     model: NormalModel
@@ -63,6 +73,7 @@ class AccuracyInput:
     sample_count: int | None = None
     others: Iterable[Sample] = ()
     try_advice: Callable[[FidelityPart, Sequence[Advice]], list[TriedAdvice]] = lambda *_: []
+    steps: Sequence[StepAdvice] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,7 @@ def evaluate_accuracy(
     }
     layers = () if worst is None else worst.layers if errors is None else errors.findings
     lines = [(v, _with_blame(v, sentence, trials, layers) + v.low_text) for v, sentence in output_lines(verdicts)]
+    steps = [] if worst is None else trials.try_steps(worst.silent)
     figures["worst_layers"] = [] if worst is None else [trials.with_tried(w).as_json() for w in worst.layers]
     if errors is not None:
         errors = replace(errors, findings=tuple(map(trials.with_tried, errors.findings)))
@@ -135,7 +147,7 @@ def evaluate_accuracy(
         (*(line for v, line in lines if v.warns), *layer_warnings),
         tuple(failures(blamed, score, findings[0] if findings else None)),
         errors,
-        tuple(line for v, line in lines if not v.warns),
+        (*(line for v, line in lines if not v.warns), *steps),
     )
 
 
@@ -171,19 +183,48 @@ class _Trials:
         self._subject, self._outputs = subject, {part.name: part for part in outputs}
         self._text_by_output: dict[str, str] = {}
         self._tried_by_layer: dict[str, str] = {}
+        self._untried_steps = list(subject.steps)
 
     def blame(self, part: FidelityPart, findings: Sequence[LayerError]) -> LayerError | None:
         """Return the layer to blame for a part, with what was seen of its remedies."""
         finding = _blame(self._subject.model.graph, part.tensor, findings)
         output = next((name for name in part.outputs if name in self._outputs), None)
         if output is not None and output not in self._text_by_output:
-            candidates = [*(r for r in (finding.advice if finding else ()) if r.can_be_tried), *self._list_ends(part)]
+            steps = self._take_steps(part, True)
+            in_steps = {advice.text for advice in steps}
+            ends = [advice for advice in self._list_ends(part) if advice.text not in in_steps]
+            candidates = [*(r for r in (finding.advice if finding else ()) if r.can_be_tried), *steps, *ends]
             candidates = list({r.text: r for r in candidates}.values())
             self._text_by_output[output] = format_trials(self._subject.try_advice(self._outputs[output], candidates))
         if finding is None:
             return None
         self._tried_by_layer.setdefault(finding.name, self._text_by_output.get(output or "", ""))
         return self.with_tried(finding)
+
+    def try_steps(self, silent: Collection[str]) -> list[str]:
+        """Return a sentence for each output that gains by leaving steps to the host, or keeps what it has in much less time.
+        Outputs that are not low must gain FINE_GAIN_DB. Each remedy is tried on the lowest output that depends on it.
+
+        `silent`: tensors whose values 16 bits cannot hold.
+        """
+        sentences: list[str] = []
+        for part in sorted(self._outputs.values(), key=lambda part: part.judged_db):
+            low = is_low(part, silent)
+            candidates = self._take_steps(part, low)
+            trials = self._subject.try_advice(part, candidates) if candidates else []
+            trials = [trial for trial in trials if low or trial.is_faster or trial.gain_db >= FINE_GAIN_DB]
+            if choose_trial(trials) is not None:
+                sentences.append(f"output {part.name}: of operators that the chip computes in steps, {format_trials(trials)}")
+        return sentences
+
+    def _take_steps(self, part: FidelityPart, low: bool) -> list[Advice]:
+        """Return remedies for steps that a part depends on, which are not returned again.
+        Those of a part that is not low are always tried."""
+        upstream = _find_upstream_tensors(self._subject.model.graph, part.tensor)
+        read = [steps for steps in self._untried_steps if not upstream.isdisjoint(steps.tensors)]
+        chosen = [steps for steps in read if low or steps.is_always_tried]
+        self._untried_steps = [steps for steps in self._untried_steps if steps not in chosen]
+        return [steps.advice for steps in chosen]
 
     def text_of(self, part: FidelityPart) -> str:
         return next((self._text_by_output[name] for name in part.outputs if name in self._text_by_output), "")

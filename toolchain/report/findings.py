@@ -14,6 +14,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.report.comparison_blocks import ComparisonBlock
 from toolchain.report.layer_types import LayerTypes
+from toolchain.report.report_text import format_seconds
 
 Cause = Literal[
     "clipped tail",
@@ -37,6 +38,7 @@ class Advice:
     """A change of options that may help a layer: `text`, as the user gives it, and what it changes.
 
     `freed_ports`: inputs and outputs that no option pins any more.
+    `hosts_steps`: it leaves an operator to the host that the chip computes in steps, which may take many of its cycles.
     """
 
     text: str
@@ -45,6 +47,7 @@ class Advice:
     observer: ObserverName | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     freed_ports: tuple[str, ...] = ()
+    hosts_steps: bool = False
 
     @property
     def can_be_tried(self) -> bool:
@@ -53,10 +56,37 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class StepAdvice:
+    """Advice to leave to the host what the chip computes in steps.
+
+    `tensors`: tensors of the model that these operators make.
+    `is_always_tried`: also where no output is low.
+    """
+
+    advice: Advice
+    tensors: frozenset[str]
+    is_always_tried: bool
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """The cost of a run: expected cycles of the chip, and seconds of the host by the machine's prices."""
+
+    cycles: int
+    clock_hz: float
+    host_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of chip and host, one after the other."""
+        return self.cycles / self.clock_hz + self.host_seconds
+
+
+@dataclass(frozen=True)
 class TriedAdvice:
     """A remedy with dB of the worst part of an output before and after it, on `samples` samples.
 
-    `cycles`: expected before and after, where they were compared.
+    `costs`: of a run before and after, where they were compared.
     """
 
     advice: Advice
@@ -64,12 +94,41 @@ class TriedAdvice:
     after_db: float
     samples: int
 
-    cycles: tuple[int, int] | None = None
+    costs: tuple[RunCost, RunCost] | None = None
+
+    @property
+    def gain_db(self) -> float:
+        return self.after_db - self.before_db
+
+    @property
+    def gains(self) -> bool:
+        """Return whether the worst part gains so much that the remedy is named."""
+        return self.gain_db >= HELPS_DB
+
+    @property
+    def helps(self) -> bool:
+        """Return whether the worst part gains, or keeps what it has in much less time."""
+        return self.gains or self.is_faster
+
+    @property
+    def is_faster(self) -> bool:
+        """Return whether steps on the host take much less time, and the worst part keeps what it has."""
+        if self.costs is None or not self.advice.hosts_steps:
+            return False
+        before, after = self.costs
+        return self.gain_db >= -KEEPS_DB and after.seconds <= LESS_TIME * before.seconds
 
     def describe(self) -> str:
         """Return the remedy with what it gives, levels below 0 dB as multiples of the signal."""
-        cycles = "" if self.cycles is None else f", {self.cycles[1]:,} cycles for {self.cycles[0]:,}"
-        return f"{self.advice.text} ({format_levels(self.after_db, self.before_db)}{cycles})"
+        return f"{self.advice.text} ({format_levels(self.after_db, self.before_db)}{self._describe_costs()})"
+
+    def _describe_costs(self) -> str:
+        if self.costs is None:
+            return ""
+        before, after = self.costs
+        more_seconds = after.host_seconds - before.host_seconds
+        host = f", about {format_seconds(more_seconds)} more of the host" if more_seconds > 0 else ""
+        return f", {after.cycles:,} cycles for {before.cycles:,}{host}"
 
 
 def format_levels(after_db: float, before_db: float) -> str:
@@ -84,9 +143,11 @@ def format_levels(after_db: float, before_db: float) -> str:
 
 
 def choose_trial(trials: Sequence[TriedAdvice]) -> TriedAdvice | None:
-    """Return the first of the remedies that are within LOST_DB of the best; None where none gains HELPS_DB."""
-    most = max((t.after_db for t in trials), default=0.0)
-    return next((t for t in trials if t.after_db >= max(most - LOST_DB, t.before_db + HELPS_DB)), None)
+    """Return the first of the remedies that are within LOST_DB of the best, of those that gain if any does; None where none
+    helps."""
+    helping = [t for t in trials if t.gains] or [t for t in trials if t.helps]
+    most = max((t.after_db for t in helping), default=0.0)
+    return next((t for t in helping if t.after_db >= most - LOST_DB), None)
 
 
 def format_trials(trials: Sequence[TriedAdvice]) -> str:
@@ -171,4 +232,7 @@ def _finite(value: Any) -> Any:
 
 
 HELPS_DB = 3.0  # docs/accuracy.md: half of the noise is gone
+FINE_GAIN_DB = 10.0  # docs/accuracy.md: a tenth of the noise is left, of an output that is not low
+KEEPS_DB = 0.5  # docs/accuracy.md: of the worst part, that less time may cost
+LESS_TIME = 0.75  # docs/accuracy.md: of chip and host together, by the host's prices, which are rough
 LOST_DB = 6.0  # a tensor that has so much more than what is made of it is not to blame

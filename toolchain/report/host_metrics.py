@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quant.producer_links import SHAPE_OPS
 from toolchain.codegen import Container, HostSubgraph, Region
 from toolchain.errors import ProgramError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from toolchain.runtime import SegmentRun
 
 Shape = tuple[int, ...]
+_MACS_AN_ELEMENT = 12  # docs/machine.md: products that take as long as an element of a function
 
 
 def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
@@ -22,13 +24,15 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
 
     They are the host subgraphs, their nodes and macs, and mac_share of all macs of the model. Crossings are tensors that a region
     takes from the host or gives to it. The model's own inputs and outputs are no crossings; crossing_bytes counts the chip's
-    codes.
+    codes. `seconds` is the price of all of this by the machine's `host`.
 
     `chip_macs`: macs of the layers on the chip.
     """
     islands = [s for s in container.segments if isinstance(s, HostSubgraph)]
-    macs = sum(host_subgraph_macs(island) for island in islands)
+    counts = [_count_work(island) for island in islands]
+    macs, elements = sum(macs for macs, _ in counts), sum(elements for _, elements in counts)
     crossings = _crossings(container)
+    host = container.machine.chip.host
     return {
         "islands": len(islands),
         "nodes": sum(len(island.nodes) for island in islands),
@@ -36,6 +40,7 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
         "mac_share": macs / (macs + chip_macs) if macs else 0.0,
         "crossings": len(crossings),
         "crossing_bytes": sum(crossings),
+        "seconds": host.price_seconds(len(crossings), sum(crossings), macs + _MACS_AN_ELEMENT * elements),
     }
 
 
@@ -63,6 +68,14 @@ def host_subgraph_macs(island: HostSubgraph) -> int:
     """Return the multiply-accumulates of a host subgraph. Operators without a rule in MACS, and those of other domains, count 0.
     Raise ProgramError where a shape is unknown.
     """
+    return _count_work(island)[0]
+
+
+def _count_work(island: HostSubgraph) -> tuple[int, int]:
+    """Return the multiply-accumulates of a host subgraph, and the elements that its other nodes make.
+
+    An output of unknown shape counts no elements. Raise ProgramError where a shape of a product is unknown.
+    """
     import onnx
 
     graph = onnx.ModelProto.FromString(island.model).graph
@@ -70,7 +83,9 @@ def host_subgraph_macs(island: HostSubgraph) -> int:
     for value in (*graph.input, *graph.output, *graph.value_info):
         if all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
             shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
-    return sum(_macs(node, shapes) for node in graph.node)
+    others = (node for node in graph.node if node.op_type not in MACS and node.op_type not in SHAPE_OPS)
+    elements = sum(math.prod(shapes[name]) for node in others for name in node.output if name in shapes)
+    return sum(_macs(node, shapes) for node in graph.node), elements
 
 
 def _macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:

@@ -70,8 +70,13 @@ def judge_parts(
     verdicts = [replace(v, low=next((low[n] for n in v.part.outputs if n in low), "")) for v in judged]
     named = {name for v in judged for name in v.part.outputs}
     others = [part for part in outputs if part.name in low and part.name not in named]
-    others = [part for part in others if min(part.judged_db, part.worst_sample_db) < LOW_DB or low[part.name]]
+    others = [part for part in others if is_low(part, silent)]
     return [*verdicts, *(_judge_low(part, low[part.name]) for part in others)]
+
+
+def is_low(part: FidelityPart, silent: Collection[str]) -> bool:
+    """Return whether an output, a sample or an index of it is below LOW_DB and that matters, as far as is seen."""
+    return not _find_harmless(part, silent) and bool(min(part.judged_db, part.worst_sample_db) < LOW_DB or _format_low(part))
 
 
 def _judge_low(part: FidelityPart, low: str) -> PartVerdict:
