@@ -259,3 +259,17 @@ def test_poor_steps_of_a_sequence_are_one_line_of_the_worst() -> None:
         "output z: SQNR 5.0 dB, cosine 0.5000 against float",
         "concat operand h1, and 2 more such steps: SQNR 2.0 dB, cosine 0.5000 against float",
     ]
+
+
+def test_a_reciprocal_of_what_rounds_to_zero_saturates_where_its_effect_is_measured(tmp_path: Path) -> None:
+    """Some values of r have the code zero. Their reciprocals are infinite in float, on the chip the largest code."""
+    options = save_network(tmp_path, "r = AveragePool<kernel_shape = [8, 8]>(x) q = Reciprocal(r) y = Mul(x, q)", {})
+    x = np.random.default_rng(0).uniform(0.2, 1.0, (24, 4, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    ranges = {"x": "{low: -1, high: 1}", "r": "{low: 0, high: 305}", "q": "{low: 0, high: 5}", "y": "{low: -2, high: 2}"}
+    lines = "\n".join(f"  {name}: {text}" for name, text in ranges.items())
+    (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
+    built = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml")))
+    (part,), effects = built.figures["outputs"], [w["effect_db"] for w in built.figures["worst_layers"]]
+    assert part["sqnr_db"] < 10 and len(effects) >= 2
+    assert all(effect is not None and effect >= part["sqnr_db"] - 1 for effect in effects)

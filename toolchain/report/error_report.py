@@ -253,16 +253,23 @@ class _Outputs:
         self._names = [names[i] for i in chosen]
         self._values = [[v[i] for i in chosen] for v in values]
         self._upstream = _find_upstream_tensors(self._model.graph, self._names)
+        self._ends = _list_ends_of_codes(measurements)
 
     def hear(self, block: ComparisonBlock) -> bool:
         """Return whether any of the outputs depends on the tensor of the block."""
         return self._measurements.network.shown[block.tensor].model in self._upstream
 
     def level(self, block: ComparisonBlock) -> float:
-        """dB of the output that suffers most where the block's error alone is put into float."""
+        """dB of the output that suffers most where the block's error alone is put into float.
+        What follows saturates as codes do: a root that is rounded to zero has no infinite reciprocal on the chip.
+        """
         tensor = self._measurements.network.shown[block.tensor].model
         within = tensor in self._model.inputs
-        network = self._model if within else ModelWithTensor(self._model, tensor)
+        network = (
+            self._model
+            if within
+            else ModelWithTensor(self._model, tensor, {n: ends for n, ends in self._ends.items() if n != tensor})
+        )
         session = FloatSession(network, self._names, few_runs=True) if self._names else None
         sums = [ErrorSums() for _ in self._names]
         for record, values in zip(self._records, self._values):
@@ -270,6 +277,19 @@ class _Outputs:
             for total, x, y in zip(sums, values, got):
                 total.update(x, y)
         return min((total.sqnr_db for total in sums), default=math.inf)
+
+
+def _list_ends_of_codes(measurements: LayerMeasurements) -> dict[str, tuple[float, float]]:
+    """Return the least and largest value of the codes of float tensors, and of float where that is beyond them.
+    Tensors that mask are left out, since their least code stands for minus infinity.
+    """
+    network, ends_by_tensor = measurements.network, dict[str, tuple[float, float]]()
+    for block in network.blocks:
+        tensor, values = network.shown[block.tensor].model, measurements.sums[block.tensor].rounding_error
+        if tensor not in network.masks and network.model.types[tensor].dtype == "float32":
+            low, high = network.ends(block.tensor)
+            ends_by_tensor[tensor] = min(low, values.low), max(high, values.high)
+    return ends_by_tensor
 
 
 def _find_upstream_tensors(graph: OnnxGraph, names: Iterable[str]) -> set[str]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from quant.producer_links import SHAPE_OPS
 from toolchain.frontend import NormalModel
 from toolchain.ir.float_submodel import FloatSubmodel
-from toolchain.ir.graph import OnnxGraph
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fresh_name
 
 
 @dataclass(frozen=True)
 class ModelWithTensor:
-    """A float network with one tensor given beside its inputs."""
+    """A float network with one tensor given beside its inputs.
+
+    `ends`: tensors that are clipped, as codes clip them, with their least and their largest value.
+    """
 
     model: NormalModel
     tensor: str
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -25,7 +31,22 @@ class ModelWithTensor:
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
         """Yield the model that computes these tensors."""
-        yield self.model.normal_part(self.inputs, names)
+        model = replace(self.model, graph=_clip_tensors(self.model.graph, self.ends)) if self.ends else self.model
+        yield model.normal_part(self.inputs, names)
+
+
+def _clip_tensors(graph: OnnxGraph, ends: Mapping[str, tuple[float, float]]) -> OnnxGraph:
+    """Return the graph with a Clip behind each of these float32 tensors."""
+    nodes, types, constants = list[OnnxNode](), dict(graph.types), dict[str, np.ndarray]()
+    for node in graph.nodes:
+        raw_names = {name: fresh_name(f"{name}: unclipped", types) for name in node.outputs if name in ends}
+        nodes.append(replace(node, outputs=tuple(raw_names.get(name, name) for name in node.outputs)))
+        for name, raw in raw_names.items():
+            limits = [fresh_name(f"{name}: {end} of codes", types) for end in ("least", "largest")]
+            nodes.append(Node(f"{name}: clipped", OnnxOp("Clip"), (raw, *limits), (name,)))
+            constants |= {limit: np.array(value, np.float32) for limit, value in zip(limits, ends[name], strict=True)}
+            types |= {raw: types[name], **dict.fromkeys(limits, TensorType((), "float32"))}
+    return graph.with_nodes(nodes, types, constants)
 
 
 def list_ends(graph: OnnxGraph) -> list[str]:
