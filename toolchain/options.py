@@ -57,7 +57,7 @@ class BuildOptions:
     `host_ports`: nodes beside inputs and outputs run on the host, and outputs are scaled by channel, where codes would lose a
     part.
     `raw_ports`: inputs and outputs of which that is not so, since hardware fills or reads their codes.
-    `max_slowdown`: times the cycles that repair may take for wider codes; 1 for none.
+    `max_slowdown`: times the expected cycles that repair may take for wider codes; 1 for none.
     `passes`: optional passes that are left out, and whether each graph is verified.
     `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
     `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.

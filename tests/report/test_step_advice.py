@@ -20,7 +20,7 @@ from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
 TRIED = "of operators that the chip computes in steps, tried on 2 samples: "
-PROMISE = r"\(([-0-9.]+) dB for ([-0-9.]+), ([0-9,]+) cycles for ([0-9,]+), about \S+ ms more of the host\)"
+PROMISE = r"\(([-0-9.]+) dB for ([-0-9.]+), ([0-9,]+) expected cycles for ([0-9,]+), about \S+ ms more of the host\)"
 STEPS, UNITS, FEATURES, CLASSES = 8, 16, 12, 6
 
 

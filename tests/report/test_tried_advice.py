@@ -35,7 +35,9 @@ def test_what_advice_promises_is_reached_by_who_follows_it(tmp_path: Path) -> No
     (warning,) = [w for w in spoiled.warnings if "against float" in w]
     number = r"([-0-9.,]+)"
     start = "tried on 2 samples: low: "
-    pattern = rf"{start}{number}, high: {number} for b in the file of --quant \({number} dB for {number}, {number} cycles for"
+    pattern = (
+        rf"{start}{number}, high: {number} for b in the file of --quant \({number} dB for {number}, {number} expected cycles for"
+    )
     promise = re.search(pattern, warning)
     assert promise is not None, warning
     low, high, after, before = (float(text) for text in promise.groups()[:4])
@@ -56,7 +58,10 @@ def test_it_is_said_where_none_helps() -> None:
     costs = RunCost(200, 1e9, 0.0), RunCost(100, 1e9, 0.0)
     second = replace(first, advice=Advice("--host-node a", host_nodes=("a",)), after_db=20.0, costs=costs)
     third = replace(second, advice=Advice("--host-node b", host_nodes=("b",)), after_db=23.0)
-    assert format_trials([first, second, third]) == "tried on 2 samples: --host-node a (20.0 dB for 8.7, 100 cycles for 200)"
+    assert (
+        format_trials([first, second, third])
+        == "tried on 2 samples: --host-node a (20.0 dB for 8.7, 100 expected cycles for 200)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,8 @@ def build_command(
     max_slowdown: Annotated[
         float,
         typer.Option(
-            help="Times the cycles that repair may take for wider codes where a part is poor; 1 for none.", rich_help_panel=DATA
+            help="Times the expected cycles that repair may take for wider codes where a part is poor; 1 for none.",
+            rich_help_panel=DATA,
         ),
     ] = 1.1,
     type_: Annotated[list[str] | None, typer.Option(TYPE, metavar=TYPE_FORM, help=TYPE_HELP, rich_help_panel=DATA)] = None,

@@ -258,7 +258,8 @@ def _advise(trials: TypeTrials, most: int, count: int) -> tuple[str, ...]:
         return ()
     factor = ceil(100 * slowdown) / 100
     tensors = format_count(trials.count_tensors(most), "tensor")
-    return (f"{tensors} in {trials.wide} give {best:.1f} dB for {factor:.2f} times the cycles: --max-slowdown {factor:.2f}",)
+    slower = f"{factor:.2f} times the cycles that the plan expects"
+    return (f"{tensors} in {trials.wide} give {best:.1f} dB for {slower}: --max-slowdown {factor:.2f}",)
 
 
 def _describe(

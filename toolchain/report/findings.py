@@ -128,7 +128,7 @@ class TriedAdvice:
         before, after = self.costs
         more_seconds = after.host_seconds - before.host_seconds
         host = f", about {format_seconds(more_seconds)} more of the host" if more_seconds > 0 else ""
-        return f", {after.cycles:,} cycles for {before.cycles:,}{host}"
+        return f", {after.cycles:,} expected cycles for {before.cycles:,}{host}"
 
 
 def format_levels(after_db: float, before_db: float) -> str:
