@@ -21,7 +21,7 @@ import numpy as np
 from toolchain.api import BuildOptions, build
 from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
-from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.files import machine_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError, ToolchainError
 from toolchain.frontend import load_model

@@ -34,7 +34,7 @@ from node_case import Case, Verdict, as_given, judge_case, limit_resources, with
 
 from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
-from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.files import machine_inputs
 from toolchain.errors import CompileError
 from toolchain.frontend.read_onnx import newest_opset
 from toolchain.isa import Machine, load_machine

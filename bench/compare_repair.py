@@ -52,7 +52,7 @@ from quant.calibration_data import open_data
 from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
-from toolchain.cli.input_files import model_inputs
+from toolchain.cli.files import model_inputs
 from toolchain.compiler import select_model
 from toolchain.errors import CompileError
 from toolchain.evaluation_data import inputs_of

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sentence_dataset import Tokens, list_documented
 from text_images import letters_on, page, photographs, strings, text_input
 
-from toolchain.cli.npz_files import npz_arrays
+from toolchain.cli.files import npz_arrays
 from toolchain.errors import CompileError
 
 Array = NDArray[Any]

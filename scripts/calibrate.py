@@ -42,7 +42,7 @@ from toolchain.cli.application import (
     require_writable,
     use_custom_ops_option,
 )
-from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_plugins, add_states, add_types, add_values, input_shapes, input_values
 from toolchain.compiler import make_cycle_counter, select_model

@@ -27,7 +27,7 @@ from evaluate import Array, Scores, count, evaluate, from_arrays, read_labelled,
 from toolchain.api import Build, BuildOptions, build
 from toolchain.atomic_files import write_files
 from toolchain.cli.application import report_errors, require_writable
-from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.files import machine_inputs
 from toolchain.report import report_text
 from toolchain.runtime import Session
 

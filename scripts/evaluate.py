@@ -37,8 +37,7 @@ from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
 from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
-from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.npz_files import npz_arrays
+from toolchain.cli.files import data_inputs, machine_inputs, model_inputs, npz_arrays
 from toolchain.cli.option_values import add_types, input_shapes
 from toolchain.errors import CompileError
 from toolchain.hw import list_shipped_names

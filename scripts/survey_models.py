@@ -29,7 +29,7 @@ import onnx
 from toolchain.api import BuildOptions, build
 from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
-from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.files import machine_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.codegen import Container, HostSubgraph, Region
 from toolchain.errors import ToolchainError

@@ -16,8 +16,7 @@ from toolchain.cli.application import (
     use_custom_ops_option,
     warn,
 )
-from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.npz_files import npz_bytes, read_feeds
+from toolchain.cli.files import data_inputs, machine_inputs, model_inputs, npz_bytes, read_feeds
 from toolchain.cli.option_values import add_plugins
 from toolchain.errors import CompileError, format_count
 

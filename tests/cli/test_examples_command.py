@@ -16,7 +16,7 @@ import pytest
 from commands import contents, run
 
 import toolchain
-from toolchain.cli.example_files import DESCRIPTIONS
+from toolchain.cli.hw import DESCRIPTIONS
 
 ROOT = Path(__file__).parents[2]
 CLASSIFIER = ROOT / "examples" / "classifier"

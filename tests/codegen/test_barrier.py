@@ -11,7 +11,7 @@ import pytest
 from simulator.hazards import Hazards
 from simulator.program_order import program_order
 from tests.support.control_flow_machines import with_control
-from toolchain.codegen.batch_loop import BatchLoop, wrap_batch_loop
+from toolchain.codegen.dram_areas import BatchLoop, wrap_batch_loop
 from toolchain.codegen.lower import PlacedOp
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import ProgramError

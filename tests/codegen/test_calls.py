@@ -17,8 +17,7 @@ import pytest
 from tests.support.control_flow_machines import with_control
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes
-from toolchain.codegen.outline import outline_program
-from toolchain.codegen.repeated_sequences import find_repeats
+from toolchain.codegen.outline import find_repeats, outline_program
 from toolchain.codegen.synchronise import SynchronisedProgram
 from toolchain.isa import Machine, decode, encode, load_machine
 from toolchain.machine import (

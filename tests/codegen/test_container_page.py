@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
-from toolchain.codegen.json_values import describe_type, field_types, records
+from toolchain.codegen.graph_json import describe_type, field_types, records
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.runtime import Session, dram_image, random_feeds
 

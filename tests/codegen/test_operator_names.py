@@ -15,8 +15,7 @@ from typing_extensions import TypeAliasType, TypeVar
 
 from quant.fixed_point.core.requant import Requant
 from toolchain.codegen import container_to_bytes
-from toolchain.codegen.graph_json import graph_to_text
-from toolchain.codegen.json_values import describe_type, records
+from toolchain.codegen.graph_json import describe_type, graph_to_text, records
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from toolchain.api import BuildOptions, build
-from toolchain.cli.npz_files import npz_bytes, read_feeds
+from toolchain.cli.files import npz_bytes, read_feeds
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import toolchain.frontend
-from toolchain.frontend import canonicalize, convolution_rules, decompose_reductions, expand_contrib, expand_ml, expand_ort_fused
+from toolchain.frontend import canonicalize, convolution_rules, decompose_rules, expand_contrib, expand_ml, expand_ort_fused
 from toolchain.frontend.expansion_builder import ExpansionBuilder
-from toolchain.frontend.node_chain import NodeChain, as_rule
-from toolchain.frontend.rewrite import Rewriter
+from toolchain.frontend.rewrite import NodeChain, Rewriter, as_rule
 from toolchain.ir.graph import Graph, Node, OnnxNode, OnnxOp, TensorType
 from toolchain.ir.step_builder import StepBuilder, to_array
 from toolchain.module_registry import files_of
@@ -72,4 +71,4 @@ def test_every_table_of_the_frontend_is_in_use() -> None:
     files = {file for file in files_of(toolchain.frontend) if hasattr(file, "DECOMPOSITIONS")}
     assert files - expanded == {table for table in canonicalize.TABLES if hasattr(table, "DECOMPOSITIONS")}
     late = {file for file in files_of(toolchain.frontend) if hasattr(file, "LATE_DECOMPOSITIONS")}
-    assert late == {decompose_reductions, convolution_rules} == set(canonicalize.LATE_TABLES)
+    assert late == {decompose_rules, convolution_rules} == set(canonicalize.LATE_TABLES)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli.npz_files import npz_bytes, read_feeds
+from toolchain.cli.files import npz_bytes, read_feeds
 from toolchain.errors import CompileError
 from toolchain.runtime import Session
 

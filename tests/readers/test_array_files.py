@@ -14,7 +14,7 @@ import pytest
 
 from quant.array_files import read_array_headers
 from quant.calibration_data import open_data
-from toolchain.cli.npz_files import read_feeds
+from toolchain.cli.files import read_feeds
 from toolchain.codegen import IoType
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType

@@ -36,7 +36,7 @@ from toolchain.cli.application import (
 )
 from toolchain.cli.build_report import curve_picture, error_reports, report
 from toolchain.cli.dumps import StageDumps, dump_files, list_passes
-from toolchain.cli.input_files import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.files import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
     STATE,
     STATE_FORM,

@@ -1,4 +1,7 @@
-"""npu-hw: check, show, list and compare machine descriptions; print their schema, manual and C header; write vectors."""
+"""npu-hw: check, show, list and compare machine descriptions; print their schema, manual and C header; write vectors.
+
+Examples that come with the toolchain are listed, and copied into a folder.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from pathlib import Path
 import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
-from toolchain.atomic_files import naming, read_limited, write_atomically
+from toolchain.atomic_files import naming, read_limited, write_atomically, write_files
 from toolchain.cli.application import Plugins, Version, application, load_plugin_option, report_errors, say
-from toolchain.cli.example_files import copy_example, describe_examples
 from toolchain.errors import CompileError, ConfigError, format_count
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, upgrade_text
 from toolchain.hw.timing import IDEAL
@@ -24,6 +26,68 @@ from toolchain.isa.manual import manual, manual_page
 from toolchain.isa.verilog import verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
 from toolchain.vectors import write_instruction_cases
+
+ALL = "all"
+DESCRIPTIONS = {
+    "classifier": "a trained network with its data, to build and run at once",
+    "decoder": "a decoder that keeps its caches on the chip",
+    "interpreter": "a model of a machine, written from its manual alone",
+    "networks": "standard networks without weights, and a script that fills them",
+    "plugins": "operators of one's own: a function, a normalization, a pooling with its own machine operation",
+    "rmsnorm": "a plug-in in four steps, with a machine",
+    "schedules": "schedules written by hand, and their networks",
+    "sweeps": "a sweep of arrays and memories for the classifier",
+}
+_WHEEL = Path(__file__).parent / "examples"
+_CHECKOUT = Path(__file__).parents[2] / "examples"
+
+
+def list_examples() -> list[str]:
+    """Return the names of the folders of examples, sorted."""
+    root = _root()
+    return sorted(path.name for path in root.iterdir() if path.is_dir() and _list_files(path))
+
+
+def describe_examples() -> str:
+    """Return a line for each example: its name and what it is."""
+    names = list_examples()
+    width = max(len(name) for name in names)
+    return "\n".join(f"{name:{width}}  {DESCRIPTIONS.get(name, '')}".rstrip() for name in names)
+
+
+def copy_example(name: str, folder: Path) -> list[Path]:
+    """Write the files of an example into a folder, all or none; return their paths.
+
+    `name`: of an example, or `all`, which keeps the folders beside one another.
+    Raises CompileError: there is no such example, or a file of its name stands in the folder.
+    """
+    if name != ALL and name not in list_examples():
+        raise CompileError(f"{name}: is no example; there are {', '.join([*list_examples(), ALL])}")
+    source = _root() if name == ALL else _root() / name
+    contents: dict[str | Path, bytes] = {folder / path.relative_to(source): path.read_bytes() for path in _list_files(source)}
+    existing = next((path for path in contents if Path(path).exists()), None)
+    if existing is not None:
+        raise CompileError(f"{existing}: is there already; give a new folder")
+    write_files(contents, sorted({Path(path).parent for path in contents}))
+    return [Path(path) for path in contents]
+
+
+def _root() -> Path:
+    """Return the folder of the examples: in the wheel, or beside the packages of a checkout."""
+    root = next((path for path in (_WHEEL, _CHECKOUT) if path.is_dir()), None)
+    if root is None:
+        raise CompileError(f"{_WHEEL.parent}: has no examples beside it; install the toolchain again")
+    return root
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, without those that running the examples leaves."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".") and path.suffix != ".npu"
+    ]
+
 
 app = application(no_args_is_help=True)
 _MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or the path of a YAML file.")

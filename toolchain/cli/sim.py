@@ -28,7 +28,7 @@ from toolchain.cli.application import (
     use_custom_ops_option,
     warn,
 )
-from toolchain.cli.input_files import machine_inputs
+from toolchain.cli.files import machine_inputs
 from toolchain.cli.progress import make_progress_bar
 from toolchain.errors import CompileError
 from toolchain.hw.timing_terms import TERMS
@@ -163,7 +163,7 @@ def area_bases(texts: Sequence[str]) -> dict[str, int]:
 
 def _dump(request: SimRequest, input_file: Path | None, after: str, out: Path) -> None:
     from toolchain.atomic_files import write_files
-    from toolchain.cli.npz_files import read_feeds
+    from toolchain.cli.files import read_feeds
     from toolchain.runtime import memory_files, parse_stop
 
     session = request.session(timing=False)
@@ -193,7 +193,7 @@ def _simulate(
 ) -> None:
     from quant.float_session import inference_notes
     from toolchain.atomic_files import write_files
-    from toolchain.cli.npz_files import npz_bytes, read_feeds
+    from toolchain.cli.files import npz_bytes, read_feeds
     from toolchain.codegen import Region
     from toolchain.errors import format_count
     from toolchain.runtime import verify

@@ -4,6 +4,8 @@ them.
 A machine whose host sets base registers (`control.host_bases`) has programs whose DRAM addresses are offsets
 into areas.
 Each area then lies wherever its register says. Where registers are fewer than areas, neighbours become one.
+
+The program of one sample is repeated over a batch: base registers step the addresses of what lies in DRAM sample by sample.
 """
 
 from __future__ import annotations
@@ -11,12 +13,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolchain.codegen.batch_loop import AddressStep, BatchLoop
 from toolchain.codegen.lower import PlacedOp, Row, conflict
 from toolchain.codegen.model import AreaContent, DramArea
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Copy, Fill, LoadBase, MachineOp, Space, accesses
+from toolchain.machine import Copy, End, Fill, LoadBase, MachineOp, Repeat, RepeatEnd, SetBase, Space, accesses
+
+
+@dataclass(frozen=True)
+class AddressStep:
+    """DRAM bytes [first, last) of the first sample; those of the next lie last - first behind."""
+
+    first: int
+    last: int
+
+    @property
+    def step_bytes(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class BatchLoop:
+    """A description of how often the program runs.
+
+    `steps`: (base register that it starts from, 0 for none; bytes of a sample; its own register).
+    """
+
+    count: int
+    steps: tuple[tuple[int, int, int], ...]
+
+
+def wrap_batch_loop(
+    ops: Sequence[MachineOp], layers: Sequence[int], repeat: BatchLoop
+) -> tuple[tuple[MachineOp, ...], tuple[int, ...]]:
+    """Wrap the operations of one sample in a loop over the batch.
+
+    `ops`: operations of one sample, at whose end every engine knows that all of them are over.
+    `layers`: layer of each operation.
+    """
+    head = [*(SetBase(number, source, 0) for source, _, number in repeat.steps if source), Repeat(repeat.count)]
+    tail = [*(SetBase(number, number, step) for _, step, number in repeat.steps), RepeatEnd(), End()]
+    return (*head, *ops, *tail), (*[-1] * len(head), *layers, *[-1] * len(tail))
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,189 @@
-"""Integer graphs as JSON, and back: so that a compiled file carries its own reference. docs/container.md has the keys."""
+"""Integer graphs as JSON, and back: so that a compiled file carries its own reference. docs/container.md has the keys.
+
+Write values of dataclass fields as JSON and read them back. The field's type determines the value; no class
+is named in the file.
+
+Values are int, float, str, bool, None, enumerations (by value), tuples (lists), and numpy arrays ({"array":
+place of the bytes}).
+Dataclasses of these are an object with all of its fields.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import json
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from toolchain.codegen.json_values import decode_fields, decode_value, encode_value, records
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 
+ArrayAt = Callable[[Any], np.ndarray]  # the array whose bytes are where a file says
 _LAYOUTS = ("plain", "nhwc", INNER)
 _NODE_KEYS = ("fields", "inputs", "name", "operator", "outputs", "sources", "version")
+
+
+def encode_value(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
+    """Return the JSON value. Raise InternalError for a value that a file cannot hold.
+
+    `array`: stores an array's bytes and returns their place.
+    """
+    if isinstance(value, np.ndarray):
+        return {"array": array(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode_value(getattr(value, f.name), array) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [encode_value(v, array) for v in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InternalError(f"a compiled file holds no {type(value).__name__}: {value!r:.60}")
+
+
+def decode_value(value: Any, hint: Any, array: ArrayAt) -> Any:
+    """The inverse, of a value of type `hint`. Raises ValueError where it is of another kind."""
+    return _reader(hint)(value, array)
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any, ArrayAt], Any]:
+    """`unpacked` of values of one type."""
+    inner, origin, arguments = _without_none(hint), _type_origin(hint), typing.get_args(hint)
+    if inner is not hint:
+        inner_reader = _reader(inner)
+        return lambda value, array: None if value is None else inner_reader(value, array)
+    if origin is np.ndarray:
+        return _array
+    if dataclasses.is_dataclass(hint):
+        kind = typing.cast(type, hint)
+        return lambda value, array: kind(**decode_fields(value, kind, array))
+    if origin is tuple:
+        return _many(_reader(arguments[0])) if arguments[1:] == (...,) else _each([_reader(h) for h in arguments])
+    return partial(_plain, hint)
+
+
+def _array(value: Any, array: ArrayAt) -> np.ndarray:
+    if not isinstance(value, dict) or value.keys() != {"array"}:
+        raise ValueError(f"{value!r:.40} is no array")
+    return array(value["array"])
+
+
+def _many(read: Callable[[Any, ArrayAt], Any]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
+    def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"is {value!r:.40}")
+        return tuple(read(v, array) for v in value)
+
+    return values
+
+
+def _each(reads: Sequence[Callable[[Any, ArrayAt], Any]]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
+    def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(reads):
+            raise ValueError(f"is {value!r:.40}")
+        return tuple(read(v, array) for read, v in zip(reads, value))
+
+    return values
+
+
+def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
+    if not _fits(value, hint):
+        raise ValueError(f"is {value!r:.40}")
+    return hint(value) if isinstance(hint, type) and issubclass(hint, enum.Enum) else value
+
+
+def decode_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
+    """Return the value of each field of the dataclass `kind`. Raise ValueError that names the field."""
+    hints = field_types(kind)
+    if not isinstance(value, dict):
+        raise ValueError(f"is {value!r:.40}")
+    fault = next((f"lacks {n!r}" for n in hints if n not in value), None)
+    fault = fault or next((f"has {n!r:.40}, which it should not" for n in value if n not in hints), None)
+    if fault:
+        raise ValueError(fault)
+    value_by_field = {}
+    for name, hint in hints.items():
+        try:
+            value_by_field[name] = _reader(hint)(value[name], array)
+        except ValueError as wrong:
+            raise ValueError(f"{name} {wrong}") from None
+    return value_by_field
+
+
+@cache
+def field_types(kind: type) -> Mapping[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def records(hint: Any) -> dict[str, type]:
+    """The dataclasses in a type, and in their fields, by name. Raises InternalError for a type that a file cannot hold."""
+    hint = _without_none(hint)
+    if dataclasses.is_dataclass(hint):
+        kind = typing.cast(type, hint)
+        inner = (records(h) for h in field_types(kind).values())
+        return {kind.__name__: kind} | {name: c for kinds in inner for name, c in kinds.items()}
+    if _type_origin(hint) is tuple:
+        kinds = (records(h) for h in typing.get_args(hint) if h is not ...)
+        return {name: c for inner in kinds for name, c in inner.items()}
+    describe_type(hint)
+    return {}
+
+
+def describe_type(hint: Any) -> str:
+    """Return a type as the page on compiled files writes it: `[int, int]`, `array`, `Requant or null`."""
+    inner, origin, arguments = _without_none(hint), _type_origin(hint), typing.get_args(hint)
+    if inner is not hint:
+        return f"{describe_type(inner)} or null"
+    if origin is np.ndarray:
+        return "array"
+    if origin is tuple:
+        return f"[{', '.join('...' if h is ... else describe_type(h) for h in arguments)}]"
+    if origin is typing.Literal:
+        return " or ".join(f'"{v}"' if isinstance(v, str) else str(v) for v in arguments)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return " or ".join(f'"{member.value}"' for member in hint)
+    if isinstance(hint, type) and (hint in (int, float, str, bool) or dataclasses.is_dataclass(hint)):
+        return hint.__name__
+    raise InternalError(f"a field of type {hint}: a compiled file cannot hold it; docs/container.md lists what it can")
+
+
+def _type_origin(hint: Any) -> Any:
+    """`typing.get_origin`, of what a name stands for: from 2.5 on NumPy's arrays have one."""
+    origin = typing.get_origin(hint)
+    return typing.get_origin(origin.__value__) if hasattr(origin, "__value__") else origin
+
+
+def _without_none(hint: Any) -> Any:
+    """T of `T | None`; any other type as it is."""
+    if _type_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    others = [h for h in typing.get_args(hint) if h is not types.NoneType]
+    return others[0] if len(others) == 1 else hint
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a field of a plain type may hold the value."""
+    if _type_origin(hint) is typing.Literal:
+        return value in typing.get_args(hint)
+    if not isinstance(hint, type):
+        return False
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    if issubclass(hint, enum.Enum):
+        return value in [member.value for member in hint]
+    return isinstance(value, hint)
+
 
 for _operator in INTEGER_OPERATORS.values():
     records(_operator)  # what no file can hold is said at import

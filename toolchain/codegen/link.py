@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolchain.codegen.batch_loop import AddressStep
-from toolchain.codegen.dram_areas import DramPiece, make_dram_areas, use_base_registers
+from toolchain.codegen.dram_areas import AddressStep, DramPiece, make_dram_areas, use_base_registers
 from toolchain.codegen.hoist_constants import HoistedConstants, hoist_constants
 from toolchain.codegen.lower import BaseAddresses, lower_region
 from toolchain.codegen.model import AreaContent, LayerInfo, LayerResult, MemoryUse, Port, Region, state_of

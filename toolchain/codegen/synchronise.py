@@ -27,7 +27,7 @@ from itertools import permutations
 import numpy as np
 
 from toolchain.codegen.access_history import AccessHistory
-from toolchain.codegen.batch_loop import BatchLoop, wrap_batch_loop
+from toolchain.codegen.dram_areas import BatchLoop, wrap_batch_loop
 from toolchain.codegen.lower import PlacedOp
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip

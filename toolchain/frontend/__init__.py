@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from toolchain.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from toolchain.frontend.bind_by_data import ModelData
+    from toolchain.frontend.bind_values import ModelData
     from toolchain.frontend.check_host_model import find_host_model_fault, find_way_out
     from toolchain.frontend.context_nodes import context_path, read_context_model
     from toolchain.frontend.decomposition_pass import apply_decompositions
@@ -37,7 +37,7 @@ __all__ = [
 __getattr__ = export_lazily(
     __name__,
     {
-        "bind_by_data": ("ModelData",),
+        "bind_values": ("ModelData",),
         "check_host_model": ("find_host_model_fault", "find_way_out"),
         "context_nodes": ("context_path", "read_context_model"),
         "decomposition_pass": ("apply_decompositions",),

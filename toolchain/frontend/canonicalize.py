@@ -12,13 +12,11 @@ import numpy as np
 from toolchain.frontend import (
     arithmetic_rules,
     convolution_rules,
-    decompose_reductions,
     decompose_rules,
     einsum_rules,
     linear_rules,
     match_activations,
     match_norms,
-    match_softmax,
     matmul_rules,
     reduction_rules,
     reshape_sinking_rules,
@@ -30,8 +28,7 @@ from toolchain.frontend import (
 )
 from toolchain.frontend.errors import unusable
 from toolchain.frontend.infer import RANDOM
-from toolchain.frontend.node_chain import Decomposition, as_rule
-from toolchain.frontend.rewrite import Rule, eliminate_dead_code, rewrite
+from toolchain.frontend.rewrite import Decomposition, Rule, as_rule, eliminate_dead_code, rewrite
 from toolchain.frontend.source_names import map_source_names
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
 
@@ -62,16 +59,14 @@ TABLES = (
     where_rules,
     match_activations,
     match_norms,
-    match_softmax,
     reduction_rules,
-    decompose_reductions,
     decompose_rules,
     einsum_rules,
     matmul_rules,
     scatter_rules,
     reshape_sinking_rules,
 )
-LATE_TABLES = (decompose_reductions, convolution_rules)  # once norms that are written out are found
+LATE_TABLES = (decompose_rules, convolution_rules)  # once norms that are written out are found
 RULES = merge_rule_tables(*(table for module in TABLES for table in rule_tables(module)))
 LATE = merge_rule_tables(RULES, *map(late_rules, LATE_TABLES))
 FACTORS = frozenset(

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
-from toolchain.frontend.node_chain import Decomposition, NodeChain
-from toolchain.frontend.rewrite import Rewriter, operand
+from toolchain.frontend.rewrite import Decomposition, NodeChain, Rewriter, operand
 from toolchain.ir.graph import MAX_PARTS, OnnxNode
 
 MOST_PLACES = 64  # of a window whose weights are computed: each is a copy of the input

@@ -10,8 +10,7 @@ import numpy as np
 
 from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
-from toolchain.frontend.import_graph import defaults
-from toolchain.frontend.infer import infer
+from toolchain.frontend.infer import defaults, infer
 from toolchain.frontend.model import NormalModel
 from toolchain.frontend.rewrite import eliminate_dead_code
 from toolchain.ir.graph import OnnxNode

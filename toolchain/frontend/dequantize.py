@@ -16,7 +16,16 @@ import numpy as np
 
 from toolchain.errors import format_count
 from toolchain.frontend.convert import type_of
-from toolchain.frontend.dequantize_state import CODES, CodeTensor, DequantizeState, get_real_tensor, make_codes
+from toolchain.frontend.dequantize_state import (
+    CODES,
+    CodeTensor,
+    DequantizeState,
+    QuantizedConstant,
+    get_real_tensor,
+    make_block_quantized_constant,
+    make_codes,
+    make_quantized_constant,
+)
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.infer import evaluate
 from toolchain.frontend.integer_products import (
@@ -25,10 +34,9 @@ from toolchain.frontend.integer_products import (
     fold_bias_into_product,
     fold_scale_into_product,
     integer_product,
+    split_batched_matmul,
 )
-from toolchain.frontend.quantized_constants import QuantizedConstant, make_block_quantized_constant, make_quantized_constant
 from toolchain.frontend.rewrite import operand
-from toolchain.frontend.split_batched_matmul import split_batched_matmul
 from toolchain.ir.file_quantization import FileWeights
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, distinctly_named
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from string import ascii_letters
 
-from toolchain.frontend.node_chain import Decomposition, NodeChain
+from toolchain.frontend.rewrite import Decomposition, NodeChain
 
 
 class _Labelled:

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from toolchain.frontend import expand_ort_fused
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.expansion_builder import CONTRIB, Decomposition, ExpansionBuilder
+from toolchain.frontend.expansion_builder import CONTRIB, Expansion, ExpansionBuilder
 from toolchain.frontend.upgrade import Upgraded
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
@@ -67,11 +67,11 @@ def _gemm(w: ExpansionBuilder) -> None:
         w.add("Gemm", *inputs, output=0, **a)
 
 
-def _binary(op_type: str) -> Decomposition:
+def _binary(op_type: str) -> Expansion:
     return lambda w: w.codes(w.add(op_type, w.real(0), w.real(3)), 6)
 
 
-def _unary(op_type: str, *attribute_names: str) -> Decomposition:
+def _unary(op_type: str, *attribute_names: str) -> Expansion:
     def rule(w: ExpansionBuilder) -> None:
         attributes = {k: v for k, v in w.node.op.attributes.items() if k in attribute_names}
         w.codes(w.add(op_type, w.real(0), **attributes), 3)
@@ -229,7 +229,7 @@ def _unpack_codes(packed: np.ndarray, bits: int, rows: int, columns: int, node: 
     return parts.reshape(rows, -1)[:, :columns]
 
 
-DECOMPOSITIONS: Mapping[tuple[str, str], Decomposition] = {
+DECOMPOSITIONS: Mapping[tuple[str, str], Expansion] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _matrix_product,
     ("", "SimplifiedLayerNormalization"): expand_ort_fused.DECOMPOSITIONS["SimplifiedLayerNormalization"],

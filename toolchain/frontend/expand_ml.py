@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from toolchain.frontend.expansion_builder import Decomposition, ExpansionBuilder
+from toolchain.frontend.expansion_builder import Expansion, ExpansionBuilder
 from toolchain.frontend.upgrade import Upgraded
 from toolchain.ir.graph import OnnxNode, TensorType
 
@@ -138,7 +138,7 @@ def _extract(b: ExpansionBuilder) -> None:
     b.add("Gather", source, flat, output=0, axis=-1)
 
 
-DECOMPOSITIONS: Mapping[str, Decomposition] = {
+DECOMPOSITIONS: Mapping[str, Expansion] = {
     "Scaler": _scale,
     "Normalizer": _normalize,
     "LinearRegressor": _regress,

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.expansion_builder import Decomposition, ExpansionBuilder
-from toolchain.frontend.group_query_attention import group_query_attention
-from toolchain.frontend.multi_head import attention, multi_head_attention, rotary_embedding
+from toolchain.frontend.expand_attention import attention, group_query_attention, multi_head_attention, rotary_embedding
+from toolchain.frontend.expansion_builder import Expansion, ExpansionBuilder
 
 PLAIN = "export the model before onnxruntime optimizes it"
 _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -24,7 +23,7 @@ def _number(w: ExpansionBuilder, suffix: str, value: Any) -> str:
     return w.constant(suffix, np.asarray(value, w.types[w.node.inputs[0]].dtype))
 
 
-def _gelu(approximate: str) -> Decomposition:
+def _gelu(approximate: str) -> Expansion:
     """Return a rule that expands a Gelu of the input, with a bias where there is one."""
 
     def rule(w: ExpansionBuilder) -> None:
@@ -146,7 +145,7 @@ def _activation(w: ExpansionBuilder, x: str, kind: str, numbers: Any) -> None:
     w.add(kind, *inputs, what="activation", output=0, **attributes)
 
 
-DECOMPOSITIONS: Mapping[str, Decomposition] = {
+DECOMPOSITIONS: Mapping[str, Expansion] = {
     "Attention": attention,
     "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"),

@@ -128,4 +128,4 @@ class ExpansionBuilder(StepBuilder):
         return scale.reshape(()) if scale.size == 1 else scale.reshape(-1)
 
 
-Decomposition: TypeAlias = Callable[[ExpansionBuilder], None]
+Expansion: TypeAlias = Callable[[ExpansionBuilder], None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +25,7 @@ from toolchain.frontend.expand_contrib import DECOMPOSITIONS as WRITTEN_OUT
 from toolchain.frontend.expand_contrib import expand_node
 from toolchain.frontend.expand_ml import expand_ml_node
 from toolchain.frontend.function_bodies import body, has_body
-from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, run_node, schema_of
+from toolchain.frontend.infer import check_complete, defaults, evaluate, foldable, infer, run_node, schema_of
 from toolchain.frontend.match_row_updates import RowUpdateState, match_row_update
 from toolchain.frontend.plugin_nodes import PluginNode, plugin_node
 from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, NORMAL_OPSET, opset_of, opset_with
@@ -394,20 +393,6 @@ def complete(node: OnnxNode, walk: ImportState) -> OnnxNode:
     while inputs and not inputs[-1]:
         inputs.pop()
     return replace(node, op=replace(node.op, attributes=attributes), inputs=tuple(inputs))
-
-
-def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
-    """The attributes that its operator has a default of."""
-    default_by_name: dict[str, Any] = {}
-    for name, attribute in schema_of(node, opset).attributes.items():
-        if attribute.default_value.type:
-            value = onnx.helper.get_attribute_value(attribute.default_value)
-            default_by_name[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
-    return default_by_name
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def rank_for_axis(node: OnnxNode, walk: ImportState) -> int:

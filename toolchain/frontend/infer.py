@@ -282,3 +282,17 @@ def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     opsets += [helper.make_opsetid(d, 1) for d in sorted({n.domain for n in graph.node} - {"", "ai.onnx", "ai.onnx.ml"})]
     ir_version = max(10, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="npu-toolchain")
+
+
+def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
+    """The attributes that its operator has a default of."""
+    default_by_name: dict[str, Any] = {}
+    for name, attribute in schema_of(node, opset).attributes.items():
+        if attribute.default_value.type:
+            value = onnx.helper.get_attribute_value(attribute.default_value)
+            default_by_name[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
+    return default_by_name
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value

@@ -11,9 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.frontend.infer import evaluate
-from toolchain.frontend.node_chain import Decomposition, NodeChain
 from toolchain.frontend.reduction_rules import is_repeat
-from toolchain.frontend.rewrite import Rewriter, operand
+from toolchain.frontend.rewrite import Decomposition, NodeChain, Rewriter, operand
 from toolchain.frontend.slice_rules import rising_runs
 from toolchain.ir.graph import HALF_PIXEL, MAX_MATRIX, MAX_PARTS, MAX_RESIZE_FACTOR, OnnxNode
 

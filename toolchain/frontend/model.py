@@ -13,20 +13,18 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-from toolchain.frontend.bind_by_data import ModelData, import_bound_by_data
-from toolchain.frontend.bind_shapes import bind_inputs
-from toolchain.frontend.bind_values import Value, bind_values
+from toolchain.frontend.bind_shapes import bind_inputs, length_warnings
+from toolchain.frontend.bind_values import ModelData, Value, bind_values, import_bound_by_data
 from toolchain.frontend.canonicalize import canonicalize
 from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.dequantize import dequantize_graph
-from toolchain.frontend.domain_versions import check_domain_versions
 from toolchain.frontend.export_onnx import subgraph, to_part, to_proto
 from toolchain.frontend.import_graph import unique_name
 from toolchain.frontend.infer import infer
 from toolchain.frontend.model_source import ModelFile, model_file
+from toolchain.frontend.plugin_nodes import check_domain_versions
 from toolchain.frontend.promote_attributes import promote
 from toolchain.frontend.read_onnx import NORMAL_OPSET, opset_of, read_model
-from toolchain.frontend.sequence_lengths import length_warnings
 from toolchain.frontend.source import Source, get_shared_tensors, read_before, source_of
 from toolchain.ir.file_quantization import FileWeights
 from toolchain.ir.float_submodel import FloatSubmodel

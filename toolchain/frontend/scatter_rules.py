@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.frontend.node_chain import Decomposition, NodeChain
+from toolchain.frontend.rewrite import Decomposition, NodeChain
 from toolchain.ir.graph import MAX_MATRIX, OnnxNode
 
 Array = NDArray[Any]

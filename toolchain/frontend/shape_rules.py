@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.node_chain import Decomposition, NodeChain
-from toolchain.frontend.rewrite import Rewrite, Rewriter, Rule, node, operand, reshape
+from toolchain.frontend.rewrite import Decomposition, NodeChain, Rewrite, Rewriter, Rule, node, operand, reshape
 from toolchain.frontend.slice_rules import concat_slices, slice_node
 from toolchain.ir.graph import MAX_PARTS, OnnxNode, OnnxOp
 

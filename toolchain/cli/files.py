@@ -1,4 +1,4 @@
-"""Arrays in and out of .npz files for the commands."""
+"""Name and open the files of commands: inputs, which no command may overwrite, and arrays in .npz files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,39 @@ from pathlib import Path
 import numpy as np
 
 from quant.array_files import StoredArray, read_array_headers
+from toolchain.cli.application import Paths
 from toolchain.codegen import IoType
 from toolchain.errors import NO_FILE, CompileError
+from toolchain.hw import machine_files
 from toolchain.runtime import check_feeds, random_feeds
 from toolchain.runtime.feeds import NOT_BOUND
+
+
+def model_inputs(*models: str | Path) -> dict[str, Paths]:
+    """ONNX models and their external data. Raises CompileError when one is none."""
+    from toolchain.frontend.read_onnx import model_files
+
+    file_groups = [model_files(Path(model)) for model in models]
+    return {"the model": [f[0] for f in file_groups], "the weights of the model": [w for f in file_groups for w in f[1:]]}
+
+
+def machine_inputs(*machines: str | None) -> dict[str, Paths]:
+    """Machines (None: not asked for) and their instruction tables. Raises ConfigError when one is not there, or no YAML."""
+    file_pairs = [machine_files(hw) for hw in machines if hw is not None]
+    return {
+        "--hw": [file for file, _ in file_pairs],
+        "the instruction table of --hw": [table for _, table in file_pairs if table],
+    }
+
+
+def data_inputs(option: str, data: str | None) -> dict[str, Paths]:
+    """Calibration data as `quant.calibration_data.open_data` takes it."""
+    from quant.calibration_data import data_files
+
+    if data is None:
+        return {}
+    files = data_files(data)
+    return {option if len(files) == 1 else f"a file of {option}": files}
 
 
 def read_feeds(
