@@ -23,7 +23,7 @@ from typing import Any
 from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
-from toolchain.hw.quantities import read_bytes
+from toolchain.hw.section import read_bytes
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule.goals import CYCLES
 from toolchain.schedule.options import LEVELS

@@ -24,7 +24,7 @@ import yaml
 import hw_configs
 from toolchain.api import BuildOptions, build
 from toolchain.errors import ToolchainError
-from toolchain.hw.quantities import read_bytes
+from toolchain.hw.section import read_bytes
 from toolchain.schedule.options import LEVELS
 
 SHIPPED = Path(str(hw_configs.__path__[0]))

@@ -40,7 +40,7 @@ from toolchain.evaluation_data import (
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
 from toolchain.inference import run_float_models_on, use_custom_ops
-from toolchain.ir.graph_dump import dump_of
+from toolchain.ir.text import dump_of
 from toolchain.isa import Machine, load_machine
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps

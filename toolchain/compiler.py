@@ -31,7 +31,7 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
-from toolchain.ir.graph_dump import GraphDump
+from toolchain.ir.text import GraphDump
 from toolchain.isa import Machine, decode, disassemble
 from toolchain.machine import dispatch_program
 from toolchain.ops.kit.array_choice import require_usable_units

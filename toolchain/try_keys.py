@@ -14,7 +14,7 @@ from toolchain.errors import format_count
 from toolchain.isa import Machine
 from toolchain.options import BuildOptions
 from toolchain.report.key_changes import KeyChange, LostCycles, change_chip, list_changes, rank_causes
-from toolchain.report.layer_intervals import layer_cycles
+from toolchain.report.layer_breakdown import layer_cycles
 from toolchain.schedule.options import LEVELS
 
 _CAUSES = 3  # of most cycles, whose keys are tried, at most two of each (docs/bounds.md: what that takes)

@@ -25,8 +25,8 @@ from toolchain.report.fidelity import list_output_operands
 from toolchain.report.findings import Advice, AdviceContext
 from toolchain.report.gate import Evaluation
 from toolchain.report.host_metrics import list_segment_figures
-from toolchain.report.partly_rounded import make_shared_warnings
 from toolchain.report.report_text import RANDOM
+from toolchain.report.warnings import make_shared_warnings
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
 from toolchain.step_advice import list_step_advice

@@ -12,7 +12,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import MachineOp
 from toolchain.machine.access import Access
-from toolchain.machine.code_types import code_bytes
+from toolchain.machine.columns import code_bytes
 from toolchain.machine.parameters.addresses import operand_address, operand_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent

@@ -16,7 +16,7 @@ from toolchain.cli.dis import listing
 from toolchain.cli.dis import replace_programs as assembled
 from toolchain.codegen import Region, container_to_bytes
 from toolchain.errors import ProgramError
-from toolchain.hw.control_section import Control
+from toolchain.hw.chip_sections import Control
 from toolchain.isa import Machine, decode, encode, load_machine
 from toolchain.machine import Convolution, MachineOp, Repeat, Signal, Wait
 from toolchain.report.trace import trace_json

@@ -12,7 +12,7 @@ from onnx_text import model, save
 from toolchain import compiler
 from toolchain.api import BuildOptions, build
 from toolchain.compiler import STAGES
-from toolchain.ir import graph_dump
+from toolchain.ir import text as graph_text
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.ops.scalar_functions import X, evaluate
@@ -68,6 +68,6 @@ def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     assert tuple(name for name in texts_by_stage if name in STAGES) == STAGES and all(
         text for texts in texts_by_stage.values() for text in texts
     )
-    for module, name in ((graph_dump, "print_graph"), (compiler, "annotate_plan"), (compiler, "disassemble")):
+    for module, name in ((graph_text, "print_graph"), (compiler, "annotate_plan"), (compiler, "disassemble")):
         monkeypatch.setattr(module, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

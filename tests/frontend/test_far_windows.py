@@ -15,7 +15,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.codegen import link
 from toolchain.codegen.synchronise import SynchronisedProgram, synchronise
 from toolchain.errors import CompileError, InternalError
-from toolchain.isa import codec
+from toolchain.isa import assembler
 from toolchain.machine import Elementwise
 
 ROW = "(float[1,1,1,%d] x"
@@ -57,7 +57,7 @@ def test_an_emitted_operation_that_does_not_fit_is_our_bug(tmp_path: Path, monke
     def misfit(*_: object) -> bytes:
         raise CompileError("instruction 0 (fill): value=300 does not fit its 8 bits (-128 to 127)")
 
-    monkeypatch.setattr(codec.descriptors, "pack", misfit)
+    monkeypatch.setattr(assembler.descriptors, "pack", misfit)
     path = save(model("(float[1,4] x) => (float[a,b] y) { y = Neg(x) }"), tmp_path)
     with pytest.raises(InternalError, match="edge16: an operation was emitted that it cannot say: instruction 0"):
         build(path, BuildOptions("edge16"))

@@ -37,8 +37,7 @@ from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decompose_model
 from toolchain.repair.network import Network
-from toolchain.report.layer_breakdown import most_macs, region_attribution
-from toolchain.report.layer_intervals import layer_cycles
+from toolchain.report.layer_breakdown import layer_cycles, most_macs, region_attribution
 from toolchain.runtime import dram_image, dram_parts
 from toolchain.runtime.backend import Program
 

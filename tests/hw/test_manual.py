@@ -16,7 +16,7 @@ from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.manual import blocks, manual, manual_page
 from toolchain.isa.manual.figures import Fields, Strip, WindowFigure
-from toolchain.isa.manual.operations import operations
+from toolchain.isa.manual.machine_parts import operations
 from toolchain.machine import Convolution
 
 MANUALS = {name: load_machine(name) for name in list_shipped_names()}

@@ -11,7 +11,7 @@ import pytest
 from tests.support.unsigned_machines import make_unsigned
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, read_source
-from toolchain.hw.quantities import write_bytes, write_hertz
+from toolchain.hw.section import write_bytes, write_hertz
 from toolchain.isa import load_machine, machine_digest, machine_from_json, machine_to_json, table_schema
 from toolchain.isa.constants import c_header
 from toolchain.isa.instruction_table import RegisterTable

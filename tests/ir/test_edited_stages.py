@@ -15,9 +15,8 @@ from tests.ir.test_graph_text import CLASSES, STEPS, small_text, stages_of
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.ir.graph import Graph
-from toolchain.ir.graph_dump import GraphDump
 from toolchain.ir.parse_text import MOST_LEVELS, StageGraph, parse_graph
-from toolchain.ir.text import Arrays
+from toolchain.ir.text import Arrays, GraphDump
 from toolchain.passes.pass_options import PassOptions
 from toolchain.passes.stage_file import blame_start
 from toolchain.repair import calibrate_network

@@ -10,7 +10,7 @@ import pytest
 from quant.fixed_point.core.codes import CodeType
 from toolchain.ir.field_rules import find_field_fault
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
-from toolchain.passes.check_host_nodes import find_host_fault
+from toolchain.passes.check_start import find_host_fault
 
 INT8 = CodeType("int8")
 TYPES = {"x": TensorType((1, 4, 4, 8), "int8"), "y": TensorType((1, 4, 4, 8), "int8")}

@@ -20,9 +20,8 @@ from toolchain.cli.dumps import array_file
 from toolchain.errors import CompileError, ConfigError
 from toolchain.export.onnx_view import onnx_view
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType
-from toolchain.ir.graph_dump import GraphDump
 from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
-from toolchain.ir.text import Arrays, print_graph
+from toolchain.ir.text import Arrays, GraphDump, print_graph
 from toolchain.passes.merge_transposes import merge_transposes
 from toolchain.passes.pass_options import PassOptions
 from toolchain.passes.stage_file import STARTS, blame_start, read_stage

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toolchain.hw import Chip, load_chip
-from toolchain.hw.layout_section import Layout, ParameterEntry
+from toolchain.hw.chip_sections import Layout, ParameterEntry
 from toolchain.machine import dense_bytes, in_tiles, out_of_tiles, pack_parameters, read_parameters
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.machine.tensors import Strides, dense, laid_bytes, make_strides
 
 # (n, h, w, c) -> the dimensions in the order of memory; c of each granule at last

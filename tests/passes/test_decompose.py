@@ -30,7 +30,7 @@ from tests.support.decompose_cases import (
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import ConfigError, InternalError
 from toolchain.frontend import load_model, to_graph
-from toolchain.hw.limits import Decomposed
+from toolchain.hw.chip_sections import Decomposed
 from toolchain.ir.graph import verify
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder

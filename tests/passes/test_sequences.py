@@ -15,8 +15,8 @@ from tests.semantics.judge import sqnr_db
 from tests.support.recurrent import recurrent
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
+from toolchain.report.build_text import fidelity_text
 from toolchain.report.error_page import rows_text
-from toolchain.report.fidelity_text import fidelity_text
 from toolchain.report.report_text import explain_text, layers_text
 from toolchain.runtime import Session
 

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from simulator import StallCause
 from toolchain.api import Build, BuildOptions, build
-from toolchain.report.breakdown_text import attribution_text
+from toolchain.report.build_text import attribution_text
 from toolchain.report.report_text import OVERLAP_NOTE, layers_text
 from toolchain.report.trace import trace_json
 from toolchain.runtime import Session, random_feeds

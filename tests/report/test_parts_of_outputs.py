@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 from quant.part_sums import PartSums
 from toolchain.api import Build, BuildOptions, build
+from toolchain.report.build_text import fidelity_text
 from toolchain.report.fidelity import LOW_DB, FidelityPart, ScoreAgreement
-from toolchain.report.fidelity_text import fidelity_text
 from toolchain.report.gate import Gate
 from toolchain.report.part_verdicts import judge_parts, output_lines
 

@@ -14,7 +14,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine
-from toolchain.report.breakdown_text import traffic_text
+from toolchain.report.build_text import traffic_text
 from toolchain.report.report_text import layers_text
 from toolchain.report.traffic import LayerTraffic, traffic_figures
 from toolchain.runtime import Session, random_feeds

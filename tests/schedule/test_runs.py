@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.machine.tensors import make_strides
 from toolchain.ops.kit.tile import Box, Loop, Move
 from toolchain.ops.permutation import reshaping

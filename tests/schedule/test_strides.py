@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.hw.chip_sections import Pair
 from toolchain.hw.engines import MacArray
-from toolchain.hw.limits import Pair
 from toolchain.hw.timing import UNLIMITED
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.hw.chip import Chip
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.hw.cross_section_rules import find_broken_rules
-from toolchain.hw.layout_section import FeatureMaps
 from toolchain.hw.unit_map import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine

@@ -7,7 +7,7 @@ import pytest
 
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.ir.graph import Node, TensorType
 from toolchain.machine.tensors import Strides
 from toolchain.ops.data_movement import IntegerConcat, Slice

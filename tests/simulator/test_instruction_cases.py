@@ -147,7 +147,7 @@ def test_what_is_left_out_is_what_the_machine_lacks(name: str) -> None:
 def test_every_operation_has_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {*load_draws()} == {*OPERATIONS.values()}
     draws = {operation: cases for operation, cases in load_draws().items() if operation is not Copy}
-    monkeypatch.setattr("toolchain.vectors.draw_cases.load_draws", lambda: draws)
+    monkeypatch.setattr("toolchain.vectors.files.load_draws", lambda: draws)
     with pytest.raises(InternalError, match=r"^no file of toolchain.vectors.draws draws the operation copy$"):
         list(instruction_cases(load_machine("edge16")))
 

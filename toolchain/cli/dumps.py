@@ -109,7 +109,7 @@ class StageDumps:
     def add(self, stage: str, text: Callable[[], str]) -> None:
         """Keep the text of a stage; those of later rounds, regions and entries are added to it."""
         from toolchain.export.onnx_view import onnx_view
-        from toolchain.ir.graph_dump import GraphDump
+        from toolchain.ir.text import GraphDump
 
         if stage not in self.files:
             return

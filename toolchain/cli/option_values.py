@@ -60,7 +60,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def plan_goal(optimize: str, sram_budget: str | None, tolerance: str | None = None) -> Goal:
     """Return the goal of --optimize, --sram-budget and --tolerance. Raise CompileError, whose text has no dashes."""
-    from toolchain.hw.quantities import read_bytes
+    from toolchain.hw.section import read_bytes
     from toolchain.schedule.goals import Goal
 
     if tolerance is not None and optimize != "balanced":

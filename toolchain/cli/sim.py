@@ -270,7 +270,7 @@ def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
 
 def _report(session: Session, figures: dict[str, Any]) -> str:
     from toolchain.errors import printable_strings
-    from toolchain.report import breakdown_text, report_text
+    from toolchain.report import build_text, report_text
 
     figures, timed = printable_strings(figures), "cycles" in figures
     sections = [
@@ -278,8 +278,8 @@ def _report(session: Session, figures: dict[str, Any]) -> str:
         report_text.totals_text(figures)
         if timed
         else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",
-        breakdown_text.attribution_text(figures) if timed else "",
-        breakdown_text.traffic_text(figures) if timed else "",
+        build_text.attribution_text(figures) if timed else "",
+        build_text.traffic_text(figures) if timed else "",
         report_text.fallbacks_text(figures),
         "ran: " + ", ".join(map(report_text.format_segment, figures["segments"])),
     ]

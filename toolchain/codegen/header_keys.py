@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.hw.numerics import AnyActivationName
 from toolchain.input_limits import HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.ir.states import StatePart, area_name

@@ -16,7 +16,7 @@ from toolchain.codegen.place_states import ELSEWHERE, StatePlace, write_states_i
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.input_limits import DRAM_BYTES
 from toolchain.ir.graph import INNER, Graph
 from toolchain.isa import Machine, encode

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.states import ChipState, CircularState, StatePart, area_name
 from toolchain.isa import Machine

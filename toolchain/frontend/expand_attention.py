@@ -1,7 +1,7 @@
 """Expand com.microsoft's attention operators, as onnxruntime's tools and onnxruntime-genai write them, into ONNX's own.
 
-MultiHeadAttention, Attention and RotaryEmbedding are of onnxruntime's tools. GroupQueryAttention is of onnxruntime-genai and becomes
-RotaryEmbedding, TensorScatter and Attention.
+MultiHeadAttention, Attention and RotaryEmbedding are of onnxruntime's tools. GroupQueryAttention is of onnxruntime-genai; it
+becomes RotaryEmbedding, TensorScatter and Attention.
 Source: onnxruntime docs/ContribOperators.md. There, rows of a cache that no token has reached are unspecified.
 Here they keep their past values, so that a cache may stay in one place from run to run.
 """

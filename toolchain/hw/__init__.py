@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from toolchain.hw.chip import Chip, chip_schema, format_schema, schema_text, table_name_fault
+from toolchain.hw.chip_sections import ConvolutionLimits, PoolLimits
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.formats import MACHINE_FORMAT, TABLE_FORMAT, Upgrade, take_format, upgrade_text
-from toolchain.hw.limits import ConvolutionLimits, PoolLimits
 from toolchain.hw.load import (
     Changes,
     ChipFile,
@@ -17,8 +17,7 @@ from toolchain.hw.load import (
     machine_files,
     read_chip_file,
 )
-from toolchain.hw.quantities import write_bytes, write_hertz
-from toolchain.hw.section import NonNegative, Section
+from toolchain.hw.section import NonNegative, Section, write_bytes, write_hertz
 from toolchain.hw.type_rules import Broken
 from toolchain.hw.unit_map import Space, Unit
 from toolchain.hw.validation import shown, suggest, validate

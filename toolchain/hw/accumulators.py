@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray, Vector
-from toolchain.hw.quantities import write_bytes
+from toolchain.hw.section import write_bytes
 from toolchain.hw.unit_map import EMIT, EMITTED, SUMS, operand_memories
 from toolchain.hw.yaml_source import KeyPath
 

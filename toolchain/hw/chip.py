@@ -16,14 +16,11 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
-from toolchain.hw.control_section import Control, Sync
+from toolchain.hw.chip_sections import Control, Layout, Limits, Sync
 from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
 from toolchain.hw.formats import MACHINE_FORMAT
-from toolchain.hw.layout_section import Layout
-from toolchain.hw.limits import Limits
 from toolchain.hw.numerics import NumericsKeys, make_numerics
-from toolchain.hw.quantities import Hertz
-from toolchain.hw.section import PositiveFloat, Section
+from toolchain.hw.section import Hertz, PositiveFloat, Section
 from toolchain.hw.unit_map import DRAM, EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, explain_unused_unit, spaces_of, units_of
 
 

@@ -10,8 +10,7 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Dma, Engine, MacArray, Memory, WeightGroups, get_grouped_arrays, group_sizes
-from toolchain.hw.quantities import write_bytes
-from toolchain.hw.section import MOST_UNITS
+from toolchain.hw.section import MOST_UNITS, write_bytes
 from toolchain.hw.type_rules import Broken, broken_types, find_unused_types, pair_of
 from toolchain.hw.unit_map import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest

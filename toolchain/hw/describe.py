@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.quantities import write_bytes, write_hertz
+from toolchain.hw.section import write_bytes, write_hertz
 from toolchain.hw.unit_map import DRAM, SRAM
 from toolchain.hw.yaml_source import KeyPath, render_path
 

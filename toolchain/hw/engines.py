@@ -16,8 +16,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.weight_scaling import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
-from toolchain.hw.quantities import Bytes, Hertz
-from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section, Units
+from toolchain.hw.section import Bytes, Hertz, NonNegative, Positive, PositiveFloat, Section, Units
 from toolchain.hw.timing import UNLIMITED, ArrayTiming, Rate, Timing, get_rate
 
 _MOST_WORD_BYTES = 4096

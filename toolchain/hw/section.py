@@ -1,10 +1,15 @@
-"""Define the base of every section of a description: frozen, of known keys only, strict."""
+"""Define the base of every section of a description: frozen, of known keys only, strict.
+
+Quantities as people write them (`512 KiB`, `500 MHz`) become integers in base units.
+"""
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
 Positive = Annotated[int, Field(ge=1, le=1 << 40)]
 NonNegative = Annotated[int, Field(ge=0, le=1 << 40)]
@@ -13,7 +18,76 @@ Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+WRITTEN = "written by people"  # the validation context in which small numbers need their unit
+_LARGEST = 1 << 48
+_LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory or clock is so small
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True, defer_build=True
     )
+
+
+def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
+    return _read(value, info.context == WRITTEN, units, example)
+
+
+def _read(value: object, written: bool, units: dict[str, int], example: str) -> int:
+    """Return a quantity in base units.
+
+    Raise ValueError where the value is no quantity.
+    `written`: a person wrote the value, and people forget units.
+    """
+    unit_list = ", ".join(units)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if written and 0 < value < _LEAST_BARE:
+            base = next(iter(units))
+            raise ValueError(f"{value} has no unit; write it as {example!r}, or as '{value} {base}' where {base} is meant")
+        quantity = value
+    elif isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
+        if not match or match.group(2) not in units:
+            raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {unit_list})")
+        exact = Fraction(match.group(1)) * units[match.group(2)]
+        if exact.denominator != 1:
+            raise ValueError(f"{value!r} is {float(exact)} in base units, not a whole number")
+        quantity = int(exact)
+    else:
+        raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {unit_list})")
+    if not 1 <= quantity <= _LARGEST:
+        raise ValueError(f"{value!r} must be at least 1 and at most 2^48 in base units")
+    return quantity
+
+
+def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
+    pattern = f"^\\s*[0-9]+(\\.[0-9]+)?\\s*({'|'.join(units)})\\s*$"
+    text = {"type": "string", "pattern": pattern, "examples": [example]}
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": _LEAST_BARE, "maximum": _LARGEST}, text]})
+
+
+def _written(value: int, units: dict[str, int]) -> str:
+    exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
+    factor, unit = max(exact)
+    return f"{value // factor} {unit}"
+
+
+def read_bytes(text: str) -> int:
+    """'512 KiB', '512KiB' or '524288' -> 524288. Raises ValueError."""
+    return _read(int(text) if text.isdecimal() else text, True, _BYTES, "512 KiB")
+
+
+def write_bytes(size_bytes: int) -> str:
+    """524288 -> '512 KiB', with the largest binary unit that divides it."""
+    return _written(size_bytes, {unit: factor for unit, factor in _BYTES.items() if "i" in unit or unit == "B"})
+
+
+def write_hertz(frequency_hz: int) -> str:
+    """500000000 -> '500 MHz'."""
+    return _written(frequency_hz, _HERTZ)
+
+
+Bytes = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _BYTES, "512 KiB")), _schema(_BYTES, "512 KiB")]
+Hertz = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _HERTZ, "500 MHz")), _schema(_HERTZ, "500 MHz")]

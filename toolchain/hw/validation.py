@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from toolchain.hw.quantities import WRITTEN
+from toolchain.hw.section import WRITTEN
 from toolchain.hw.yaml_source import KeyPath, Source
 
 Model = TypeVar("Model", bound=BaseModel)

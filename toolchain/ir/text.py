@@ -1,6 +1,8 @@
 """Print graphs as text that people read and `toolchain.ir.parse_text` reads back: docs/stages.md has the grammar.
 
 A graph is one line for each of its parts. Arrays of more than 8 elements stand beside the text, under a digest of their content.
+
+`GraphDump` hands the graph of a stage to whoever dumps it: its text, and the arrays that the text names.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -168,3 +170,29 @@ def _print_array(value: np.ndarray, arrays: Arrays) -> str:
     arrays[key] = value
     ends = f" {value.min():.6g}..{value.max():.6g}" if value.size and value.dtype.kind in "iuf" else ""
     return f"<{head}{ends} @{key}>"
+
+
+@dataclass(frozen=True)
+class GraphDump:
+    """A graph at the end of a stage; calling it gives its text. `head`: a line in front of the text."""
+
+    stage: str
+    graph: Graph[Any]
+    head: str = ""
+
+    def __call__(self) -> str:
+        return self.print_text({})
+
+    def print_text(self, arrays: Arrays) -> str:
+        """Return the text. Its larger arrays are put into `arrays`."""
+        return self.head + print_graph(self.graph, self.stage, arrays)
+
+
+def dump_of(entry: str, dump: Callable[[str, Callable[[], str]], None]) -> Callable[[str, Callable[[], str]], None]:
+    """Return a function that dumps a stage with the name of its entry in front."""
+    head = f"entry {entry}\n"
+
+    def dump_entry(stage: str, text: Callable[[], str]) -> None:
+        dump(stage, replace(text, head=head) if isinstance(text, GraphDump) else lambda: head + text())
+
+    return dump_entry

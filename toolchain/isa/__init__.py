@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from toolchain.isa.assembler import AssembledProgram, assemble, assemble_words, split_listings
-from toolchain.isa.codec import Decoded, decode, encode
+from toolchain.isa.assembler import AssembledProgram, Decoded, assemble, assemble_words, decode, encode, split_listings
 from toolchain.isa.default_table import make_default_table
 from toolchain.isa.encoding import Isa
 from toolchain.isa.instruction_table import table_schema

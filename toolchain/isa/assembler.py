@@ -1,4 +1,7 @@
-"""Listings to programs, word for word: `toolchain.isa.listing` says how they read."""
+"""Listings to programs, word for word: `toolchain.isa.listing` says how they read.
+
+`encode` and `decode` turn machine operations into the program's bytes and back.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from toolchain.isa.descriptors import Descriptor
 from toolchain.isa.encoding import BitField, Isa, OperationPlan
 from toolchain.isa.instruction_table import Bits, DescriptorTable, RegisterTable, width_of
 from toolchain.isa.registers import RegisterPart, part_name, register_table
+from toolchain.machine import MachineOp
 from toolchain.machine.registry import OPERATIONS
 
 _LABEL = re.compile(r"^\s*[0-9]+:")
@@ -237,3 +241,35 @@ def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots:
     missing = [key for key in by_name if key not in values]
     if missing:
         raise ProgramError(f"listing line {line}: {name} lacks {', '.join(missing)}")
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`words[i]` instruction words are read before ops[i] can start: its register writes and itself.
+
+    0 for an operation that another's descriptor carries.
+    """
+
+    ops: tuple[MachineOp, ...]
+    words: tuple[int, ...]
+
+
+def encode(ops: Sequence[MachineOp], isa: Isa) -> bytes:
+    """The program of `ops`. Raises CompileError naming operation, field, value and limit when a value does not fit."""
+    if isinstance(isa.table, DescriptorTable):
+        return descriptors.pack(descriptors.fold(ops, isa), isa)
+    return registers.pack(ops, isa)
+
+
+def decode(program: bytes, isa: Isa) -> Decoded:
+    """The operations of a program; decode(encode(ops)).ops == ops. Raises ProgramError for anything it does not accept."""
+    if not isinstance(isa.table, DescriptorTable):
+        ops, words = registers.unpack(program, isa)
+        return Decoded(tuple(ops), tuple(words))
+    decoded_ops: list[MachineOp] = []
+    counts: list[int] = []
+    for descriptor in descriptors.unpack(program, isa):
+        carried = descriptor.unfold(isa)
+        decoded_ops += carried
+        counts += [1] + [0] * (len(carried) - 1)
+    return Decoded(tuple(decoded_ops), tuple(counts))

@@ -4,7 +4,7 @@ from toolchain.machine.access import Access
 from toolchain.machine.access_overlap import Residues, byte_view, overlap, overlaps_itself, range_text, rebase_access, residues
 from toolchain.machine.capability import find_unsupported, may_be_unsupported
 from toolchain.machine.channel_blocks import granule_of, in_granules, out_of_granules
-from toolchain.machine.code_types import by_type, code_bytes, table_bytes
+from toolchain.machine.columns import by_type, code_bytes, table_bytes
 from toolchain.machine.demand_columns import Demands, demands
 from toolchain.machine.dispatch import InstructionStream, accesses_at, anywhere, dispatch_program, op_number, resolve_addresses
 from toolchain.machine.front_end import MemoryIndex
@@ -21,27 +21,19 @@ from toolchain.machine.layout import (
 )
 from toolchain.machine.operation import MachineOp, OperationTable, accesses, columns_of, demand, tables_by_unit
 from toolchain.machine.operations.addend import ADDEND, WithAddend
-from toolchain.machine.operations.block_begin import BlockBegin
-from toolchain.machine.operations.block_end import BlockEnd
-from toolchain.machine.operations.call import Call
-from toolchain.machine.operations.control import ControlOp
+from toolchain.machine.operations.control import BlockBegin, BlockEnd, Call, ControlOp, Repeat, RepeatEnd, SetBase
 from toolchain.machine.operations.convolution import Convolution
 from toolchain.machine.operations.copy import Copy
 from toolchain.machine.operations.depthwise import Depthwise
 from toolchain.machine.operations.elementwise import Elementwise, ElementwiseKind
 from toolchain.machine.operations.emit import Emit, EmitKind
-from toolchain.machine.operations.end import End
 from toolchain.machine.operations.fill import Fill
 from toolchain.machine.operations.load_base import LoadBase
 from toolchain.machine.operations.matrix_product import MatrixProduct
 from toolchain.machine.operations.pool import Pool, PoolKind
-from toolchain.machine.operations.repeat import Repeat
-from toolchain.machine.operations.repeat_end import RepeatEnd
-from toolchain.machine.operations.set_base import SetBase
-from toolchain.machine.operations.signal import Signal
 from toolchain.machine.operations.softmax import Softmax
+from toolchain.machine.operations.synchronisation import End, Signal, Wait
 from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, find_function_rate, find_missing_table
-from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import WeightedWindowOp, WindowOp
 from toolchain.machine.parameters.description import Need, Parameter
 from toolchain.machine.parameters.spaces import Space

@@ -1,7 +1,11 @@
-"""The bytes that an operation touches, and the sums that it makes."""
+"""The bytes that an operation touches, and the sums that it makes.
+
+`merge_runs` finds the contiguous runs of strided blocks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -98,3 +102,17 @@ class AccumulatorUse(NamedTuple):
         for size in self.shape:
             product = product * size
         return product
+
+
+def merge_runs(inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+    """Bytes of a contiguous run of a block, and the counts and strides around it, the innermost first."""
+    run = inner
+    outer: list[tuple[int, int]] = []
+    for n, stride in zip(reversed(counts), reversed(strides)):
+        if n == 1:
+            continue
+        if stride == run and not outer:
+            run *= n
+        else:
+            outer.append((n, stride))
+    return run, outer

@@ -19,9 +19,8 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.timing import UNLIMITED
-from toolchain.machine.access import Access
+from toolchain.machine.access import Access, merge_runs
 from toolchain.machine.columns import Column, IntOrColumn, ceil_div, distinct_rows, is_column, most, where
-from toolchain.machine.contiguous_runs import merge_runs
 from toolchain.machine.traffic import Traffic
 
 _MOST = 2.0**62  # of a product of whole numbers in columns

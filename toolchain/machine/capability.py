@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import IntOrColumn, least, most
+from toolchain.machine.columns import IntOrColumn, by_type, least, most
 from toolchain.machine.operation import MachineOp, columns_of, group_by_unit
 
 

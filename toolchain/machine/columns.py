@@ -1,4 +1,9 @@
-"""Arithmetic that reads the same for one operation and for columns of many: whole numbers, or int64[n] arrays of them."""
+"""Arithmetic that reads the same for one operation and for columns of many: whole numbers, or int64[n] arrays of them.
+
+Types of codes are looked up here too. An operation names each by its number in `chip.code_types`.
+It names the type of its weights by the number in `chip.weight_types`, where a machine has several.
+The functions here work for one number and for columns of them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,9 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
 
 # int, or int64[n]; an IntEnum or a flag counts as int
 IntOrColumn = Any
@@ -86,3 +94,25 @@ def at_rate(steps: IntOrColumn, rate: float) -> IntOrColumn:
     if is_column(steps):
         return (-(-steps // rate)).astype(np.int64)
     return -int(-steps // rate)
+
+
+def by_type(number: IntOrColumn, types: Sequence[CodeType], value: Callable[[CodeType], IntOrColumn]) -> IntOrColumn:
+    """Return `value` of the type with that number, element by element; a number out of range gives the first type."""
+    first, *others = types
+    if not is_column(number):
+        index = int(number)
+        return value(types[index] if 0 <= index < len(types) else first)
+    values = value(first)
+    for i, codes in enumerate(others, 1):
+        values = where(number == i, value(codes), values)
+    return values
+
+
+def code_bytes(number: IntOrColumn, chip: Chip) -> IntOrColumn:
+    """Return the bytes of one element."""
+    return by_type(number, chip.code_types, lambda codes: codes.size_bytes)
+
+
+def table_bytes(number: IntOrColumn, chip: Chip) -> IntOrColumn:
+    """Return the bytes of a function's table for these codes: its entries are of their type."""
+    return by_type(number, chip.code_types, lambda codes: codes.table_entries * codes.size_bytes)

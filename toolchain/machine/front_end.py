@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolchain.hw.control_section import Control
+from toolchain.hw.chip_sections import Control
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import WeightGroups
-from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import IntOrColumn, ceil_div, most, where
+from toolchain.machine.columns import IntOrColumn, by_type, ceil_div, most, where
 
 Array = NDArray[Any]
 _WORDS = frozenset((8, 16, 32, 64))  # bits that numpy reads at once

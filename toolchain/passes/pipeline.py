@@ -16,12 +16,11 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, OnnxGraph, verify
-from toolchain.ir.graph_dump import GraphDump
 from toolchain.ir.parse_text import StageGraph
+from toolchain.ir.text import GraphDump
 from toolchain.ops.function_names import prefers_one_function
 from toolchain.passes.annotate import annotate_selection, get_fixed_ranges
-from toolchain.passes.check_host_nodes import find_host_fault
-from toolchain.passes.check_start import require_start
+from toolchain.passes.check_start import find_host_fault, require_start
 from toolchain.passes.circular_states import use_circular_states
 from toolchain.passes.compose import compose
 from toolchain.passes.fold_qdq import FoldedQdq, fold_qdq, fuse_selected_clamps

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from toolchain.errors import format_count, printable, printable_strings
-from toolchain.report.fidelity_text import format_decibels
+from toolchain.report.build_text import format_decibels
 from toolchain.report.merge_steps import merge_step_rows
 from toolchain.report.report_text import JUDGED_ON, cut, format_seconds
 

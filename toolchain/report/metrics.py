@@ -17,8 +17,7 @@ from toolchain.machine import Signal, Wait
 from toolchain.report.bounds.bound_metrics import network_bounds, region_bounds
 from toolchain.report.bounds.unit_bounds import MinUnitUse
 from toolchain.report.host_metrics import host_figures
-from toolchain.report.layer_breakdown import RegionAttribution, most_macs, network_attribution, region_attribution
-from toolchain.report.layer_intervals import layer_cycles
+from toolchain.report.layer_breakdown import RegionAttribution, layer_cycles, most_macs, network_attribution, region_attribution
 from toolchain.report.layer_types import types_by_layer
 from toolchain.report.merge_steps import tensors_of_steps
 from toolchain.report.traffic import count_traffic, together, traffic_figures

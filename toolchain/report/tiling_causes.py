@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.chip_sections import ConvolutionLimits
 from toolchain.hw.engines import MacArray
-from toolchain.hw.limits import ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import Depthwise, MachineOp, MatrixProduct
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution

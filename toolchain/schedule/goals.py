@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.hw.quantities import write_bytes
+from toolchain.hw.section import write_bytes
 from toolchain.schedule.all_resident import plan_all_resident, reorder_layers
 from toolchain.schedule.options import LEVELS, Options, RegionInput
 from toolchain.schedule.plan import PlannedRegion

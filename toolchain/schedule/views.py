@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.ir.graph import Node, TensorType
 from toolchain.machine.tensors import Strides, laid_bytes, make_strides
 from toolchain.ops.data_movement import IntegerConcat, Slice

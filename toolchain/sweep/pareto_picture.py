@@ -8,8 +8,7 @@ from html import escape
 from itertools import combinations
 
 from toolchain.sweep.metrics import Objective
-from toolchain.sweep.pareto import find_front
-from toolchain.sweep.run_sweep import Row, SweepRun
+from toolchain.sweep.run_sweep import Row, SweepRun, find_front
 
 MOST_POINTS = 2000  # of one picture beside the front: 160 bytes each, so that a page stays below 20 MB (docs/sweeps.md)
 _WIDTH, _HEIGHT, _MARGIN, _TOP = 620, 380, 100, 44

@@ -11,7 +11,6 @@ from toolchain.sweep.build_job import Result
 from toolchain.sweep.engines import Engine
 from toolchain.sweep.extra import import_extra
 from toolchain.sweep.metrics import Objective
-from toolchain.sweep.pareto import find_front
 from toolchain.sweep.points import Job, JobMaker, Point, count_grid, list_grid
 from toolchain.sweep.store import Store
 from toolchain.sweep.sweep_file import Sweep
@@ -172,3 +171,23 @@ def _suggest(trial: Any, name: str, values: Sequence[Any]) -> Any:
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return values[trial.suggest_int(name, 0, len(values) - 1)]
     return values[trial.suggest_categorical(name, range(len(values)))]
+
+
+def find_front(values: Sequence[Sequence[float]]) -> list[int]:
+    """Return the indices of the points that no other dominates, rising. `values`: of each point, all to be small.
+
+    A point dominates another where it is at most as large in every objective and smaller in one. Of equal points all stay.
+    """
+    order = sorted(range(len(values)), key=lambda index: tuple(values[index]))
+    front: list[Sequence[float]] = []
+    indices: list[int] = []
+    for index in order:  # whatever dominates a point stands in front of it
+        point = values[index]
+        if not any(_dominates(other, point) for other in front):
+            front.append(point)
+            indices.append(index)
+    return sorted(indices)
+
+
+def _dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    return all(x <= y for x, y in zip(a, b)) and any(x < y for x, y in zip(a, b))

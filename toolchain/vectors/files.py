@@ -1,10 +1,14 @@
-"""The kit of a machine's instruction cases as files: an .npz each, the same for $readmemh, and index.json."""
+"""The kit of a machine's instruction cases as files: an .npz each, the same for $readmemh, and index.json.
+
+The cases are those that the files of the folder `draws` have for the machine's operations.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.conformance.directory import INDEX, kit_directory, sha256
+from toolchain.errors import InternalError
+from toolchain.hw import Chip
 from toolchain.isa import Machine
-from toolchain.vectors.case import InstructionCase, MemoryBytes
-from toolchain.vectors.draw_cases import instruction_cases
+from toolchain.machine import MachineOp
+from toolchain.module_registry import files_of, merge_tables
+from toolchain.plugin import get_plugins
+from toolchain.vectors import draws
+from toolchain.vectors.case import Draw, InstructionCase, MemoryBytes, run_case
+
+Cases = Callable[[type[MachineOp], Chip], Iterator[tuple[str, Draw]]]  # (name, draw) of an operation on a chip
+
 
 Array = NDArray[Any]
 LINE_BYTES = 16
+
+
+def load_draws() -> dict[type[MachineOp], Cases]:
+    """Return what draws the cases of each operation, those of plug-ins too.
+
+    Raise InternalError where two files draw one operation.
+    """
+    of_plugins = {op: cases for loaded in get_plugins().values() for op, cases in loaded.plugin.draws.items()}
+    return {**_load_files(), **of_plugins}
+
+
+@cache
+def _load_files() -> dict[type[MachineOp], Cases]:
+    return merge_tables(files_of(draws), "CASES", "draws the operation")
+
+
+def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
+    """Yield the cases of each operation of the machine's instruction table, in its order.
+
+    Raise InternalError for an operation without cases.
+    """
+    for name, plan in machine.isa.plans.items():
+        drawn = load_draws().get(plan.operation)
+        if drawn is None:
+            raise InternalError(f"no file of toolchain.vectors.draws draws the operation {name}")
+        for case_name, draw in drawn(plan.operation, machine.chip):
+            case = run_case(machine, name, case_name, draw)
+            if case is not None:
+                yield case
 
 
 @dataclass(frozen=True, eq=False)

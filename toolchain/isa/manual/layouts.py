@@ -11,10 +11,10 @@ import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw import Chip
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.isa.machine import Machine
-from toolchain.isa.manual.bits import bits_text
 from toolchain.isa.manual.figures import Fields, Figure, Strip, WindowFigure
+from toolchain.isa.manual.words import bits_text
 from toolchain.machine import Convolution, in_tiles, pack_parameters
 from toolchain.machine.manual_text import formula
 from toolchain.machine.tensors import laid_bytes, make_strides

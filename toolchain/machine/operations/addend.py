@@ -9,8 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.channel_blocks import count_stored_channels, extent_of
-from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import IntOrColumn, is_column, where
+from toolchain.machine.columns import IntOrColumn, code_bytes, is_column, where
 from toolchain.machine.parameters.addresses import operand_address, operand_stride
 from toolchain.machine.parameters.codes import code, make_left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.modes import only_with, post_flag

@@ -1,14 +1,18 @@
-"""Define the common base of front-end operations, which never reach a queue."""
+"""Define the operations that the front end carries out, which never reach a queue: repeats, blocks, base registers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.front_end import FrontEnd
+from toolchain.machine.manual_text import formula
 from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.addresses import base_number, base_offset
+from toolchain.machine.parameters.numbers import block_number, repeat_count
 from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
@@ -58,3 +62,124 @@ class BlockOp(ControlOp):
     @classmethod
     def find_required_key(cls, chip: Chip) -> str | None:
         return "control.call" if chip.control.call else None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(RepeatOp):
+    """The begin of what is repeated."""
+
+    NAME = "repeat"
+    count: int = repeat_count()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        depth = chip.control.repeat.depth if chip.control.repeat else 1
+        yield (
+            "What follows, to the `again` that belongs to it, is dispatched `count` times, one iteration behind the other; "
+            f"base registers keep what they hold from one to the next. Repeats lie inside one another to a depth of {depth}. "
+            "The front end carries it out. Registers that hold parameters hold nothing of use behind it and behind `again`: a "
+            "program writes them anew."
+        )
+
+    def steer(self, front: FrontEnd) -> None:
+        front.repeat(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatEnd(RepeatOp):
+    """The end of what the innermost open `repeat` repeats."""
+
+    NAME = "again"
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield "The end of what the innermost open `repeat` repeats: goes back behind that, or on, when its count has run."
+
+    def steer(self, front: FrontEnd) -> None:
+        front.again()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBegin(BlockOp):
+    """The begin of a block."""
+
+    NAME = "block"
+    block: int = block_number()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            "What follows, to the `return` that belongs to it, is block number `block` from now on, and runs here a first "
+            "time. The front end keeps where it begins. Registers that hold parameters hold nothing of use behind it."
+        )
+
+    def steer(self, front: FrontEnd) -> None:
+        front.open_block(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEnd(BlockOp):
+    """The end of a block."""
+
+    NAME = "return"
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            "The end of the innermost open block: goes on behind the `call` that runs it, or behind this where the block was "
+            "met for the first time."
+        )
+
+    def steer(self, front: FrontEnd) -> None:
+        front.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class Call(BlockOp):
+    """Another run of a block."""
+
+    NAME = "call"
+    block: int = block_number()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        depth = chip.control.call.depth if chip.control.call else 1
+        yield (
+            "Dispatches the block of number `block`, which was met before, once more, and goes on behind this. What differs "
+            f"from run to run are base registers. Blocks lie inside one another, called ones included, to a depth of {depth}. "
+            "Registers that hold parameters hold nothing of use behind it."
+        )
+
+    def steer(self, front: FrontEnd) -> None:
+        front.call(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class SetBase(ControlOp):
+    """Sets a base register."""
+
+    NAME = "set_base"
+    base: int = base_number(1)
+    source: int = base_number(0)
+    offset: int = base_offset()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        host = chip.control.host_bases
+        begin = (
+            f"Registers 1 to {host} hold what the host has set where a program starts, the others 0."
+            if host
+            else "All bases are 0 where a program starts."
+        )
+        yield formula("base[base] = base[source] + offset")
+        yield (
+            f"base[0] is 0 and cannot be set. {begin} The front end carries it out; it takes no place in a queue. An operation "
+            "that names a base register takes the value of the moment at which the front end dispatches it."
+        )
+
+    @classmethod
+    def find_required_key(cls, chip: Chip) -> str | None:
+        return f"control.bases={chip.control.bases}" if chip.control.bases else None
+
+    def steer(self, front: FrontEnd) -> None:
+        front.set_base(self.base, self.source, self.offset)

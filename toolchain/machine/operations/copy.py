@@ -9,8 +9,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import IntOrColumn, is_column, where
+from toolchain.machine.columns import IntOrColumn, code_bytes, is_column, where
 from toolchain.machine.manual_text import describe_base_registers, formula
 from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride

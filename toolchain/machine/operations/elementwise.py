@@ -9,8 +9,7 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.channel_blocks import Extent, extent_of
-from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import IntOrColumn, where
+from toolchain.machine.columns import IntOrColumn, code_bytes, where
 from toolchain.machine.manual_text import describe_base_registers, formula, kinds_text, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import sum_lines

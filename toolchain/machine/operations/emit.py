@@ -12,8 +12,7 @@ from toolchain.hw.unit_map import SUMS
 from toolchain.machine.access import Access, read_of
 from toolchain.machine.accumulator_access import broken_sums_address, sums_role
 from toolchain.machine.channel_blocks import count_stored_channels, extent_of
-from toolchain.machine.code_types import code_bytes, table_bytes
-from toolchain.machine.columns import IntOrColumn, where
+from toolchain.machine.columns import IntOrColumn, code_bytes, table_bytes, where
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.manual_text import formula, lies
 from toolchain.machine.operation import MachineOp

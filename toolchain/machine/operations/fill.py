@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.code_types import code_bytes
+from toolchain.machine.columns import code_bytes
 from toolchain.machine.manual_text import describe_base_registers, formula, scale_index
 from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride

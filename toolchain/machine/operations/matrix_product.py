@@ -9,8 +9,7 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, AccumulatorUse, read_of
 from toolchain.machine.accumulator_access import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
-from toolchain.machine.code_types import by_type, code_bytes
-from toolchain.machine.columns import IntOrColumn, where
+from toolchain.machine.columns import IntOrColumn, by_type, code_bytes, where
 from toolchain.machine.manual_text import chosen, describe_base_registers, formula, scale_index, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_choice

@@ -14,8 +14,7 @@ from quant.fixed_point.core.scale import choose_scale
 from quant.fixed_point.curves.softmax import softmax16_tables
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.code_types import code_bytes
-from toolchain.machine.columns import IntOrColumn
+from toolchain.machine.columns import IntOrColumn, code_bytes
 from toolchain.machine.manual_text import BETWEEN, SEGMENT, describe_base_registers, formula, scale_index
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride

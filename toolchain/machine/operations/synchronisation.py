@@ -1,13 +1,15 @@
-"""Define the common base of the operations that order the engines."""
+"""Define the operations that order the engines, and the one that ends a program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.numbers import engine_of_sync, semaphore
 from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
@@ -30,3 +32,60 @@ class ZeroTimeOp(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Signal(ZeroTimeOp):
+    """Tells another engine that everything before it has ended."""
+
+    NAME = "signal"
+    engine: int = engine_of_sync()
+    semaphore: int = semaphore()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            "Stands in the queue of `engine` (its number) and, when everything before it there has ended and what that wrote "
+            f"can be read by all, adds one to `semaphore`. A program never lets a count pass {chip.sync.max_count}."
+        )
+
+    def queue(self, chip: Chip) -> int | None:
+        return self.engine if 0 <= self.engine < len(chip.units) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(ZeroTimeOp):
+    """Holds an engine until another has signalled."""
+
+    NAME = "wait"
+    engine: int = engine_of_sync()
+    semaphore: int = semaphore()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            "Stands in the queue of `engine` (its number): nothing behind it there begins before `semaphore` is at least 1; "
+            "then it takes one from it and is over. One engine waits for a semaphore and one signals it, always the same in a "
+            "program."
+        )
+
+    def queue(self, chip: Chip) -> int | None:
+        return self.engine if 0 <= self.engine < len(chip.units) else None
+
+
+@dataclass(frozen=True, slots=True)
+class End(ZeroTimeOp):
+    """The end of a program."""
+
+    NAME = "end"
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            "The last operation of every program. The front end dispatches nothing behind it; the program is over when every "
+            "queue is empty and every operation has ended, and all that was written is in memory. Every semaphore is at 0 "
+            "then. The program may be started again: inputs and constants are as they were."
+        )
+
+    def queue(self, chip: Chip) -> None:
+        return None

@@ -9,7 +9,7 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, read_of
 from toolchain.machine.channel_blocks import extent_of
-from toolchain.machine.code_types import code_bytes, table_bytes
+from toolchain.machine.columns import code_bytes, table_bytes
 from toolchain.machine.manual_text import describe_base_registers, formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_table

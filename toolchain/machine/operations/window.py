@@ -12,8 +12,7 @@ from toolchain.hw.unit_map import Unit
 from toolchain.machine.access import Access, AccumulatorUse, read_of
 from toolchain.machine.accumulator_access import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.channel_blocks import count_stored_channels, extent_of
-from toolchain.machine.code_types import by_type, code_bytes, table_bytes
-from toolchain.machine.columns import IntOrColumn, is_column, where
+from toolchain.machine.columns import IntOrColumn, by_type, code_bytes, is_column, table_bytes, where
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.manual_text import formula, has, lies, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp

@@ -11,8 +11,8 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.unit_map import Unit
+from toolchain.machine.access import merge_runs
 from toolchain.machine.columns import IntOrColumn, at_rate, ceil_div, distinct_rows, is_column, most, where
-from toolchain.machine.contiguous_runs import merge_runs
 from toolchain.machine.traffic import Demand, Lost, Traffic
 
 

@@ -12,8 +12,7 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.unit_map import Unit
-from toolchain.machine.code_types import by_type
-from toolchain.machine.columns import IntOrColumn, ceil_div, is_column, least, most, where
+from toolchain.machine.columns import IntOrColumn, by_type, ceil_div, is_column, least, most, where
 from toolchain.machine.traffic import Demand, Lost, Traffic, latency_cycles
 
 _MISSING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed

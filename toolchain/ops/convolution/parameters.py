@@ -10,8 +10,8 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.sums.grouped_sums import WeightGroups
 from toolchain.hw.chip import Chip
+from toolchain.hw.chip_sections import ConvolutionLimits
 from toolchain.hw.engines import MacArray
-from toolchain.hw.limits import ConvolutionLimits
 from toolchain.hw.unit_map import Unit
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.kit.array_choice import find_capable_arrays, main_array

@@ -18,10 +18,10 @@ from toolchain.ops.elementwise.integer_elementwise import IntegerBinary, Kind
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
 from toolchain.ops.kit.quant_context import QuantContext
+from toolchain.ops.kit.requants import shift_zero_points
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext
-from toolchain.ops.kit.zero_points import shift_zero_points
 
 Bounds = tuple[float | None, float | None]
 

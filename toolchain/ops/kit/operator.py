@@ -22,7 +22,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.hw.layout_section import FeatureMaps
+from toolchain.hw.chip_sections import FeatureMaps
 from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
 from toolchain.machine import granule_of
 from toolchain.machine.tensors import Strides, laid_bytes, make_strides

@@ -19,10 +19,10 @@ from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.operator import FloatOp, clamp_codes
 from toolchain.ops.kit.quant_context import QuantContext
+from toolchain.ops.kit.requants import shift_zero_points
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.window import pair_of
-from toolchain.ops.kit.zero_points import shift_zero_points
 from toolchain.ops.pool.geometry import Geometry, Pads, Pair, window_counts
 from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 

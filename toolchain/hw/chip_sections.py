@@ -1,0 +1,162 @@
+"""Define the sections `layout`, `control`, `sync` and `limits` of a machine's YAML.
+
+They say how codes and constants lie in memory where the default does not hold, and what one instruction may express.
+They also say what a front end does besides reading words in order, and what keeps its queues apart.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from toolchain.hw.section import NonNegative, Positive, Section
+
+_MOST_ALIGNED = 16  # bytes: entries of more are not aligned further
+
+TileSide = Annotated[int, Field(ge=1, le=1 << 14)]
+Tile = Annotated[tuple[TileSide, TileSide], Field(description="[inner, outputs]", examples=[[16, 16]])]
+
+
+# Descriptions and examples are quoted in faults, and shown by editors.
+Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]", examples=[[3, 3]])]
+
+
+class ParameterEntry(Section):
+    """An entry that convolutions read for each output channel.
+
+    From the least bit of the first byte on it has the bias, two's complement, then the multiplier, unsigned, then
+    the shift.
+    The shift is two's complement where numerics.scale.shift_min is below 0. Bits left of the last byte are 0.
+    """
+
+    bias_bits: Annotated[int, Field(ge=8, le=64)] = 64
+    multiplier_bits: Annotated[int, Field(ge=0, le=32)] = 32  # 0: powers of two have none
+    shift_bits: Annotated[int, Field(ge=1, le=32)] = 32
+
+    @property
+    def size_bytes(self) -> int:
+        return -(-(self.bias_bits + self.multiplier_bits + self.shift_bits) // 8)
+
+    @property
+    def alignment_bytes(self) -> int:
+        """Return the alignment of the first of several entries: the largest power of two that divides an entry, up to
+        16.
+        """
+        return gcd(self.size_bytes, _MOST_ALIGNED)
+
+
+class FeatureMaps(Section):
+    """A layout in which `granule` channels of a pixel lie together.
+
+    `order`: of tensors [n, h, w, c]; surface is [n, c / granule, h, w, granule], line is [n, h, c / granule, w,
+    granule].
+    The last granule is whole, whatever fills it.
+    `ports`: the host's inputs and outputs lie so too, or dense, all channels of a pixel together.
+    """
+
+    granule: Literal[4, 8, 16, 32, 64, 128]
+    order: Literal["surface", "line"] = "surface"
+    ports: Literal["granules", "dense"] = "granules"
+
+
+class Layout(Section):
+    parameters: ParameterEntry = ParameterEntry()
+    # Of convolutions, [inner, outputs]; not given: the weights of an output channel together
+    weight_tile: Tile | None = None
+    feature_maps: FeatureMaps | None = None  # not given: the channels of a pixel together
+
+
+class Sync(Section):
+    semaphores: Positive
+    max_count: Positive = 255
+
+
+class Repeats(Section):
+    """Operations between `repeat` and `again` run several times."""
+
+    depth: Annotated[int, Field(ge=1, le=16)] = 1  # repeats inside one another
+    max_count: Annotated[int, Field(ge=1, le=(1 << 32) - 1)] = (1 << 16) - 1
+    buffer_words: NonNegative = 0  # a body of at most so many words is read once, not for each iteration
+
+
+class Calls(Section):
+    """Operations between `block` and `return` run again at each `call`."""
+
+    blocks: Annotated[int, Field(ge=1, le=1 << 16)]  # addresses that the front end keeps
+    depth: Annotated[int, Field(ge=1, le=16)] = 1  # blocks inside one another, those that are called included
+
+
+class Indirect(Section):
+    """`load_base` adds a number that lies in a memory, from 0 to `max_index`, times a size to a base register."""
+
+    max_index: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] = (1 << 16) - 1
+
+
+class Control(Section):
+    """A section on what the front end does besides reading words in order."""
+
+    bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
+    host_bases: Annotated[int, Field(ge=0, le=255)] = (
+        0  # the first of them: set before a start, each to where an area of dram lies
+    )
+    operand_bases: bool = False  # arrays and vector engines add them to the addresses of their operands, as moves do
+    repeat: Repeats | None = None
+    call: Calls | None = None
+    indirect: Indirect | None = None
+
+
+class ConvolutionLimits(Section):
+    max_kernel: Pair | None = None
+    max_stride: Pair | None = None
+    max_dilation: Pair | None = None
+    max_pad: Annotated[tuple[NonNegative, NonNegative], Field(description="[height, width]", examples=[[1, 1]])] | None = None
+    max_input_channels: Positive | None = None
+    max_output_channels: Positive | None = None
+    max_width: Positive | None = None
+
+
+class MatrixLimits(Section):
+    computed_operand: bool = True  # both operands may be activations
+    max_k: Positive | None = None
+    max_n: Positive | None = None
+    max_batches: Positive = 1  # products of one operation, at strides
+
+
+class PoolLimits(Section):
+    max_kernel: Pair | None = None
+    max_stride: Pair | None = None
+
+
+class ElementwiseLimits(Section):
+    broadcast: bool = True  # a second operand of fewer elements
+
+
+Decomposed = Literal[
+    "Div",
+    "GRU",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LSTM",
+    "LayerNormalization",
+    "LogSoftmax",
+    "RMSNormalization",
+    "RNN",
+    "Softmax",
+    "Sqrt",
+]
+
+
+class Limits(Section):
+    """A section on what one instruction may express.
+
+    What lies outside is split or rewritten; what cannot be goes to the host.
+    """
+
+    convolution: ConvolutionLimits = ConvolutionLimits()
+    depthwise: ConvolutionLimits = ConvolutionLimits()
+    matrix_product: MatrixLimits = MatrixLimits()
+    pool: PoolLimits = PoolLimits()
+    elementwise: ElementwiseLimits = ElementwiseLimits()
+    decompose: tuple[Decomposed, ...] = ()  # operators made of steps in the machine's codes; else they go to the host
