@@ -55,9 +55,9 @@ from toolchain.cli.application import report_errors
 from toolchain.cli.files import model_inputs
 from toolchain.compiler import select_model
 from toolchain.errors import CompileError
-from toolchain.evaluation_data import inputs_of
 from toolchain.frontend import load_model
 from toolchain.isa import Machine
+from toolchain.judging.evaluation_data import inputs_of
 from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.calibrate_network import calibrate_network, effort_of
 from toolchain.repair.network import Network

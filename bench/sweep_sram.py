@@ -22,9 +22,9 @@ from make_bound_tables import figures_of
 from toolchain.api import BuildOptions
 from toolchain.cli.application import report_errors
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.sram_sweep import FIRST, LAST, with_sram_size
 from toolchain.schedule.goals import OBJECTIVES, Goal, Objective
 from toolchain.schedule.options import LEVELS
-from toolchain.sram_sweep import FIRST, LAST, with_sram_size
 
 FAULT = 0.03  # more cycles than with less SRAM, beyond which a plan is a fault
 

@@ -52,13 +52,13 @@ from toolchain.hw import load_chip
 from toolchain.inference import run_float_models_on
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.stateful_samples import model_data, open_samples
 from toolchain.options import BuildOptions
 from toolchain.passes.decompose import decompose_all, decompose_model
 from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.calibrate_network import AUTO, calibrate_network, effort_of
 from toolchain.repair.network import Network
 from toolchain.repair.repair_pipeline import EFFORTS
-from toolchain.stateful_samples import model_data, open_samples
 
 FoundParameters = tuple[Parameters, Sequence[str], Sequence[SharedScalePart]]  # with notes, and operands of Concats
 

@@ -26,7 +26,12 @@ from toolchain.cancellation import CancelEvent, make_deadline, run_cancellable
 from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
 from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, make_cycle_counter, select_model
 from toolchain.errors import CancelledError, CompileError, ConfigError, InternalError, ProgramError, ToolchainError
-from toolchain.evaluation_data import (
+from toolchain.export.qdq import qdq_model
+from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
+from toolchain.inference import run_float_models_on, use_custom_ops
+from toolchain.ir.text import dump_of
+from toolchain.isa import Machine, load_machine
+from toolchain.judging.evaluation_data import (
     BuildData,
     calibration_in_other_shapes,
     data_in_other_shapes,
@@ -37,11 +42,10 @@ from toolchain.evaluation_data import (
     refit_notes,
     split_evaluation_data,
 )
-from toolchain.export.qdq import qdq_model
-from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
-from toolchain.inference import run_float_models_on, use_custom_ops
-from toolchain.ir.text import dump_of
-from toolchain.isa import Machine, load_machine
+from toolchain.judging.sram_sweep import SramSweep, as_figures, sram_curve
+from toolchain.judging.stateful_samples import model_data
+from toolchain.judging.try_keys import KeyTrials
+from toolchain.judging.verify_build import host_reasons, verify_build
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
@@ -83,10 +87,6 @@ from toolchain.schedule.bind_region import read_schedules
 from toolchain.schedule.goals import Goal
 from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.options import SearchSteps
-from toolchain.sram_sweep import SramSweep, as_figures, sram_curve
-from toolchain.stateful_samples import model_data
-from toolchain.try_keys import KeyTrials
-from toolchain.verify_build import host_reasons, verify_build
 
 __all__ = [
     "Build",

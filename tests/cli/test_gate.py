@@ -10,7 +10,7 @@ import pytest
 from commands import Printed, contents, run
 from two_layers import save_two_layers
 
-from toolchain.evaluation_data import count_judges
+from toolchain.judging.evaluation_data import count_judges
 
 EVALUATION = """
 import numpy as np

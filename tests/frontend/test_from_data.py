@@ -14,8 +14,8 @@ from toolchain.cli.files import npz_bytes, read_feeds
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
+from toolchain.judging.stateful_samples import model_data
 from toolchain.runtime import Session
-from toolchain.stateful_samples import model_data
 
 UPSAMPLED = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from toolchain import evaluation_data
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.frontend.read_onnx import model_files
+from toolchain.judging import evaluation_data
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]> g (float[4] x) => (float[4] y) '
 

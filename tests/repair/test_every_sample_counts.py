@@ -15,7 +15,7 @@ from quant.near_copies import group_near_copies
 from quant.observe import MinMax, Range
 from quant.sample_traits import describe_sample
 from toolchain.api import Build, BuildOptions, build
-from toolchain.evaluation_data import count_judges
+from toolchain.judging.evaluation_data import count_judges
 from toolchain.repair.calibrate_network import CalibratedNetwork, calibrate_network
 from toolchain.repair.sample_folds import hold_out
 from toolchain.report.gate import OPEN, Gate

@@ -16,9 +16,9 @@ from quant.repair.choices import Quantization, StepOutcome
 from toolchain.api import BuildOptions
 from toolchain.compiler import select_model
 from toolchain.errors import CompileError
-from toolchain.evaluation_data import open_build_data
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
+from toolchain.judging.evaluation_data import open_build_data
 from toolchain.passes.decompose import decompose_model
 from toolchain.repair.calibrate_network import calibrate_network, steps_of
 from toolchain.repair.equalize import equalize

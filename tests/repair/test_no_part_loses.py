@@ -12,6 +12,7 @@ from unequal_networks import Sample, network, nothing, plain, samples
 from quant.calibration_data import Samples
 from quant.repair.choices import AS_IN_THE_MODEL, LayerParameters, Quantization, StepOutcome
 from toolchain.frontend.state_pairs import pair_states
+from toolchain.judging.stateful_samples import run_states_in_float
 from toolchain.repair.calibrate_network import calibrate_network
 from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality
 from toolchain.repair.network import Network
@@ -19,7 +20,6 @@ from toolchain.repair.repair_pipeline import RepairStep, find_upstream_layers, r
 from toolchain.repair.sample_folds import STRETCH, folds
 from toolchain.repair.weight_rounding import round_layer_weights
 from toolchain.report.fidelity import FidelityPart
-from toolchain.stateful_samples import run_states_in_float
 
 STEADY = (0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.0, 0.0)
 

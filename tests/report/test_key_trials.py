@@ -16,11 +16,11 @@ from tests.support.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.try_keys import KeyTrials
 from toolchain.report.build_text import build_text
 from toolchain.report.key_changes import KeyChange, LostCycles, change_chip, list_changes, rank_causes
 from toolchain.report.report_text import key_trials_text
 from toolchain.schedule.goals import BALANCED
-from toolchain.try_keys import KeyTrials
 
 EDGE = load_machine("edge16")
 
@@ -103,7 +103,7 @@ def test_fast_layers_and_small_networks_are_no_warning_and_are_not_timed(model: 
 
     options = BuildOptions(edge_with("engines.dma.request_cycles", 40_000))
     built = build(model, options)
-    monkeypatch.setattr("toolchain.try_keys.time_region", refuse)
+    monkeypatch.setattr("toolchain.judging.try_keys.time_region", refuse)
     layers = [{**layer, "cycles": 5 * layer["bounds"]["cycles"]} for layer in built.figures["layers"]]
     assert trials_of(replace(built, figures={**built.figures, "layers": layers}), options).list_warnings() == []
     assert trials_of(replace(built, figures={**built.figures, "cycles": 99_999}), options).list_warnings() == []

@@ -22,11 +22,11 @@ from tests.support.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.sram_sweep import with_sram_size
 from toolchain.schedule import prefetch
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import print_schedule
-from toolchain.sram_sweep import with_sram_size
 
 CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"
 CASES = int(os.environ.get("RANDOM_CASES", "10"))

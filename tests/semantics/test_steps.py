@@ -31,10 +31,10 @@ from tests.support.decompose_cases import (
 )
 from toolchain.api import BuildOptions, build
 from toolchain.compiler import ignore_progress, select_model
-from toolchain.evaluation_data import inputs_of
 from toolchain.frontend import NormalModel, load_model
 from toolchain.ir.graph import Graph, OnnxNode, Quant
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.evaluation_data import inputs_of
 from toolchain.ops.kit.decomposition import POSITIVE, Decomposition, DecompositionBuilder
 from toolchain.ops.kit.registry import DECOMPOSITIONS
 from toolchain.passes.decompose import decompose_model

@@ -17,7 +17,7 @@ DURATIONS = ROOT / "tests" / "durations.json"
 TIERS = ROOT / "tests" / "tiers.yaml"
 PACKAGES = ("toolchain", "quant", "simulator", "hw_configs", "scripts", "bench", "tests")
 # They import the whole compiler, so nearly every test reaches nearly every module through them.
-HUBS = frozenset(("toolchain.api", "toolchain.compiler", "toolchain.cli", "toolchain.runtime", "toolchain.verify_build"))
+HUBS = frozenset(("toolchain.api", "toolchain.compiler", "toolchain.cli", "toolchain.runtime", "toolchain.judging.verify_build"))
 
 
 def find_function(nodeid: str) -> str:

@@ -10,7 +10,7 @@ from toolchain.errors import printable
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions
     from toolchain.codegen import Container
-    from toolchain.sram_sweep import SramSweep
+    from toolchain.judging.sram_sweep import SramSweep
 
 
 def report(built: Build, explain: bool, options: BuildOptions) -> str:
@@ -35,8 +35,8 @@ def _report(built: Build, explain: bool) -> str:
 
 
 def _curve_text(built: Build) -> str:
+    from toolchain.judging.sram_sweep import HEADS, rows
     from toolchain.report.report_text import table
-    from toolchain.sram_sweep import HEADS, rows
 
     if built.curve is None:
         return ""

@@ -12,6 +12,8 @@ from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork, Progress
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
+from toolchain.judging.step_advice import list_step_advice
+from toolchain.judging.try_advice import AdviceTrials
 from toolchain.options import BuildOptions
 from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.select import IDLE, Selection
@@ -29,8 +31,6 @@ from toolchain.report.report_text import RANDOM
 from toolchain.report.warnings import make_shared_warnings
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
-from toolchain.step_advice import list_step_advice
-from toolchain.try_advice import AdviceTrials
 
 
 def verify_build(

@@ -10,11 +10,11 @@ from toolchain.errors import CompileError, first_line, format_count
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.input_limits import CLAIMED_ELEMENTS
 from toolchain.ir.graph import TensorType
+from toolchain.judging.stateful_samples import open_samples
 from toolchain.options import BuildOptions
 from toolchain.repair.sample_folds import NONE, STRETCH, Fold, HoldOut, hold_out
 from toolchain.report.accuracy import JudgedOn
 from toolchain.report.report_text import RANDOM, REPEATED
-from toolchain.stateful_samples import open_samples
 
 HELD_FROM = 16  # of so many samples none is held out
 LEAST_HELD = 4  # where there are more: fewer say little of others
