@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import machine_inputs, model_inputs
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.frontend import load_model
 from toolchain.runtime import Session, random_feeds
 

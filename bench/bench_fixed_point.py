@@ -25,9 +25,9 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from quant import fixed_point as fp  # noqa: E402
 from quant.fixed_point import Requant, Rounding  # noqa: E402
-from toolchain.atomic_files import write_atomically  # noqa: E402
 from toolchain.cli.application import report_errors, require_writable  # noqa: E402
-from toolchain.inference import open_model, session_options  # noqa: E402
+from toolchain.foundation.atomic_files import write_atomically  # noqa: E402
+from toolchain.foundation.inference import open_model, session_options  # noqa: E402
 
 # (size, ic, oc, kernel, stride, how often): the convolutions of ResNet-50 at 224 x 224.
 RESNET50 = [

@@ -31,8 +31,8 @@ from tests.support.device_arrays import DeviceLibrary  # noqa: E402
 from toolchain.api import Build, BuildOptions, Session, build  # noqa: E402
 from toolchain.codegen import HostSubgraph  # noqa: E402
 from toolchain.errors import CompileError  # noqa: E402
+from toolchain.foundation.inference import CPU, PROVIDER_OPTIONS, host_providers, run_float_models_on, session_options  # noqa: E402
 from toolchain.frontend import load_model, to_graph  # noqa: E402
-from toolchain.inference import CPU, PROVIDER_OPTIONS, host_providers, run_float_models_on, session_options  # noqa: E402
 from toolchain.runtime import cuda_reference, random_feeds  # noqa: E402
 from toolchain.runtime.ports import make_host_feeds  # noqa: E402
 

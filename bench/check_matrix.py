@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from toolchain.api import BuildOptions, build
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import machine_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError, ToolchainError
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.frontend import load_model
 from toolchain.hw import list_shipped_names
 from toolchain.isa import load_machine

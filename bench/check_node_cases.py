@@ -32,10 +32,10 @@ from typing import Any
 import yaml
 from node_case import Case, Verdict, as_given, judge_case, limit_resources, with_constants
 
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import machine_inputs
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.frontend.read_onnx import newest_opset
 from toolchain.isa import Machine, load_machine
 

@@ -52,8 +52,8 @@ from toolchain.cli.application import report_errors
 from toolchain.cli.option_values import input_shapes
 from toolchain.compiler import select_model
 from toolchain.errors import CompileError
+from toolchain.foundation.inference import open_model, session_options
 from toolchain.frontend import NormalModel, load_model
-from toolchain.inference import open_model, session_options
 from toolchain.ir.graph import OnnxGraph, OnnxOp, Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decompose_model

@@ -12,8 +12,8 @@ from pathlib import Path
 import inject_faults
 import numpy as np
 
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.isa import load_machine
 from toolchain.report.error_page import plot
 

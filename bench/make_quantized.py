@@ -30,11 +30,11 @@ from exporter_styles import (
 from onnx import numpy_helper
 
 from quant.calibration_data import open_data
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import data_inputs, model_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import write_atomically
 
 Sample = Mapping[str, np.ndarray]
 

@@ -202,7 +202,7 @@ def change(constant: Constant, factor: float) -> None:
 
 
 def import_product() -> None:
-    for name in ("toolchain.api", "toolchain.memory", "toolchain.inference"):
+    for name in ("toolchain.api", "toolchain.memory", "toolchain.foundation.inference"):
         importlib.import_module(name)
 
 
@@ -295,7 +295,7 @@ def accuracy_figures(
 def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> float:
     """SQNR of all outputs of a build together, in dB, against onnxruntime on the float model."""
     from toolchain.api import Session, build
-    from toolchain.inference import open_model, session_options
+    from toolchain.foundation.inference import open_model, session_options
 
     session, floats = Session(build(model, options)), open_model(model, session_options(optimized=True))
     signal = noise = 0.0

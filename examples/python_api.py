@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from toolchain.api import BuildOptions, build
-from toolchain.atomic_files import write_atomically
 from toolchain.errors import format_count
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.runtime import Session
 
 CLASSIFIER = Path(__file__).parent / "classifier"

@@ -23,7 +23,7 @@ from quant.parameters import least_error_range
 from quant.piecewise_model import PiecewiseModel, tensor_bytes
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, InternalError
-from toolchain.inference import InferenceError
+from toolchain.foundation.inference import InferenceError
 from toolchain.ir.graph import TensorType
 
 ObserverName = Literal["minmax", "percentile", "mse"]

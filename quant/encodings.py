@@ -16,8 +16,8 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
 from quant.parameters import activation_quant, quant_range
-from toolchain.atomic_files import read_limited
 from toolchain.errors import ConfigError
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import ENCODINGS_BYTES
 from toolchain.ir.graph import Quant
 

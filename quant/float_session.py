@@ -16,7 +16,7 @@ import numpy as np
 
 from quant.fidelity import ErrorSums
 from toolchain.errors import InternalError
-from toolchain.inference import (
+from toolchain.foundation.inference import (
     CPU,
     InferenceError,
     InferenceSession,

@@ -34,7 +34,6 @@ from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.parameters import with_room
 from quant.structural_ranges import SharedScalePart, adjust_ranges, find_shared_scale_parts, poor_warnings
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import (
     load_plugin_option,
     report_errors,
@@ -47,9 +46,10 @@ from toolchain.cli.memory_limit import work_in_child
 from toolchain.cli.option_values import TYPE, add_plugins, add_states, add_types, add_values, input_shapes, input_values
 from toolchain.compiler import make_cycle_counter, select_model
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import write_atomically
+from toolchain.foundation.inference import run_float_models_on
 from toolchain.frontend import NormalModel, load_model, pair_states
 from toolchain.hw import load_chip
-from toolchain.inference import run_float_models_on
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.judging.stateful_samples import model_data, open_samples

@@ -25,9 +25,9 @@ import numpy as np
 from evaluate import Array, Scores, count, evaluate, from_arrays, read_labelled, show_progress
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.atomic_files import write_files
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import machine_inputs
+from toolchain.foundation.atomic_files import write_files
 from toolchain.report import report_text
 from toolchain.runtime import Session
 

@@ -35,11 +35,11 @@ from quant.calibrate import OBSERVERS
 from quant.fidelity import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import data_inputs, machine_inputs, model_inputs, npz_arrays
 from toolchain.cli.option_values import add_types, input_shapes
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.hw import list_shipped_names
 from toolchain.repair.repair_pipeline import EFFORTS
 from toolchain.runtime import Session

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.errors import CompileError, system_cause
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.memory import Buffer, DoesNotFit, InvalidCsv, Placement, draw, live_at_peak, place, read_csv, validate
 
 LARGEST_SHOWN = 20

@@ -27,12 +27,12 @@ import numpy as np
 import onnx
 
 from toolchain.api import BuildOptions, build
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors, require_writable
 from toolchain.cli.files import machine_inputs
 from toolchain.cli.option_values import input_shapes
 from toolchain.codegen import Container, HostSubgraph, Region
 from toolchain.errors import ToolchainError
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.isa import load_machine
 from toolchain.runtime import Session, random_feeds, verify
 from toolchain.schedule.options import LEVELS

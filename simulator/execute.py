@@ -9,8 +9,8 @@ from typing import Any
 from simulator import semantics
 from simulator.semantics.context import Context
 from toolchain.errors import InternalError
+from toolchain.foundation.module_registry import files_of, merge_tables
 from toolchain.machine import MachineOp
-from toolchain.module_registry import files_of, merge_tables
 
 Run = Callable[[Any, Context], None]
 

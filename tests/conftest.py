@@ -13,7 +13,7 @@ from tests.support.durations import DurationRecorder
 from tests.support.tiers import deselect, find_touched_tests, is_fast, list_changed_files
 from toolchain.cli import collect_seldom
 from toolchain.errors import CompileError
-from toolchain.inference import host_providers
+from toolchain.foundation.inference import host_providers
 from toolchain.repair import calibrate_network
 from toolchain.runtime.cuda_reference import import_cupy
 

@@ -20,15 +20,15 @@ from typing import Any, cast
 from quant.file import read_parameters
 from quant.fit_sample import NotFinite
 from quant.float_session import inference_notes
-from toolchain import entry_points
 from toolchain.build_progress import add_time_left
-from toolchain.cancellation import CancelEvent, make_deadline, run_cancellable
 from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
 from toolchain.compiler import CompiledNetwork, Dump, Progress, compile_model, ignore_progress, make_cycle_counter, select_model
 from toolchain.errors import CancelledError, CompileError, ConfigError, InternalError, ProgramError, ToolchainError
 from toolchain.export.qdq import qdq_model
+from toolchain.foundation import entry_points
+from toolchain.foundation.cancellation import CancelEvent, make_deadline, run_cancellable
+from toolchain.foundation.inference import run_float_models_on, use_custom_ops
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
-from toolchain.inference import run_float_models_on, use_custom_ops
 from toolchain.ir.text import dump_of
 from toolchain.isa import Machine, load_machine
 from toolchain.judging.evaluation_data import (

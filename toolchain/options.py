@@ -13,9 +13,9 @@ import numpy as np
 from quant.calibrate import OBSERVERS, ObserverName
 from quant.memory_data import as_data
 from toolchain.codegen import MAIN
-from toolchain.entry_points import entry_in_errors
 from toolchain.errors import CompileError
-from toolchain.inference import host_providers
+from toolchain.foundation.entry_points import entry_in_errors
+from toolchain.foundation.inference import host_providers
 from toolchain.input_limits import ENTRIES
 from toolchain.isa import Machine
 from toolchain.passes.pass_options import EVERY_PASS, PassOptions

@@ -23,8 +23,8 @@ import numpy as np
 from quant.suggestion import suggestion
 from quant.users_python import call_user, load_module, locate_fault
 from simulator.execute import load_semantics
-from toolchain.atomic_files import read_limited
 from toolchain.errors import CompileError, InternalError, ToolchainError, system_cause
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import YAML_BYTES
 from toolchain.isa import machine_from_json
 from toolchain.machine import MachineOp

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> None:
-    from toolchain.atomic_files import write_atomically
+    from toolchain.foundation.atomic_files import write_atomically
     from toolchain.runtime import Session
 
     require_host(parsed.host)

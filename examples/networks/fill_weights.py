@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from toolchain.atomic_files import write_atomically
 from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import write_atomically
 
 MARK = "random "
 GRAPHS = sorted(Path(__file__).parent.glob("*.graph.onnx"))

@@ -11,7 +11,7 @@ from quant.file.schema import VERSION
 from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
 from quant.repair.file import array_file, pack_layers, section_of
-from toolchain.atomic_files import write_atomically, write_files
+from toolchain.foundation.atomic_files import write_atomically, write_files
 from toolchain.ir.graph import Quant
 
 

@@ -17,8 +17,8 @@ from quant.array_files import read_array_headers
 from quant.fixed_point.sums.grouped_sums import WeightGroups, group_count
 from quant.parameters import WeightQuant
 from quant.repair.choices import LayerParameters, Offset, Quantization
-from toolchain.atomic_files import read_limited
 from toolchain.errors import CompileError, InternalError
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import ARRAY_BYTES
 
 Positive = Annotated[FiniteFloat, Field(gt=0)]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from commands import contents, run
 
-from toolchain.atomic_files import write_files
+from toolchain.foundation.atomic_files import write_files
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
 
@@ -169,7 +169,7 @@ def test_the_last_file_is_renamed_last_and_streams_are_written_before(tmp_path: 
 def test_no_stream_is_written_before_all_files_fit(tmp_path: Path) -> None:
     with small_files(1000), open(tmp_path / "read", "w+b") as read:
         with (
-            mock.patch("toolchain.atomic_files.is_stream", side_effect=lambda path: Path(path).name == "read"),
+            mock.patch("toolchain.foundation.atomic_files.is_stream", side_effect=lambda path: Path(path).name == "read"),
             pytest.raises(OSError),
         ):
             write_files({tmp_path / "read": b"figures", tmp_path / "b": bytes(2000)})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from networks import NETWORKS, figures, ranges_file, update_ranges
 
-from toolchain.atomic_files import write_atomically
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.hw import list_shipped_names
 from toolchain.schedule.options import LEVELS
 

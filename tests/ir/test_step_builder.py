@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import toolchain.frontend
+from toolchain.foundation.module_registry import files_of
 from toolchain.frontend import canonicalize, convolution_rules, decompose_rules, expand_contrib, expand_ml, expand_ort_fused
 from toolchain.frontend.expansion_builder import ExpansionBuilder
 from toolchain.frontend.rewrite import NodeChain, Rewriter, as_rule
 from toolchain.ir.graph import Graph, Node, OnnxNode, OnnxOp, TensorType
 from toolchain.ir.step_builder import StepBuilder, to_array
-from toolchain.module_registry import files_of
 from toolchain.ops.kit.decomposition import DecompositionBuilder
 from toolchain.plugin import Steps
 

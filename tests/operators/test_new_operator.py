@@ -12,7 +12,7 @@ import pytest
 from onnx import parser
 
 from toolchain.errors import InternalError
-from toolchain.module_registry import merge_tables
+from toolchain.foundation.module_registry import merge_tables
 from toolchain.ops.kit import registry
 from toolchain.ops.pool.select_pool import RULES
 

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.verified_passes import graphs_in
-from toolchain import entry_points
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import InternalError, ProgramError
+from toolchain.foundation import entry_points
 from toolchain.ir.graph import Graph, Node, OnnxOp, Origin, Quant, TensorType, distinctly_named, verify
 
 F = TensorType((2,), "float32")

@@ -11,12 +11,12 @@ import pytest
 from onnx import parser
 from typer.testing import CliRunner
 
-from toolchain import inference
 from toolchain.api import BuildOptions, Session, build
 from toolchain.cli.application import application
 from toolchain.cli.build import build_command
 from toolchain.cli.sim import sim_command
 from toolchain.errors import CompileError, ProgramError
+from toolchain.foundation import inference
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17, "ai.onnx.contrib" : 1]>

@@ -121,7 +121,7 @@ if __name__ == "__main__":
             if module.name not in ("toolchain.reference.__main__", "toolchain.isa.__main__"):
                 __import__(module.name)
     from toolchain.api import CompileError
-    from toolchain.atomic_files import write_files
+    from toolchain.foundation.atomic_files import write_files
     from toolchain.sweep.build_server import require_fork
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         data, session = pool.apply(build_bytes, (1,))

@@ -12,7 +12,7 @@ import pytest
 
 from quant.float_session import CheckedSession, inference_notes, largest_distance, open_session, trust_optimizer
 from toolchain.api import BuildOptions, build
-from toolchain.inference import InferenceError, InferenceSession, open_model, session_options
+from toolchain.foundation.inference import InferenceError, InferenceSession, open_model, session_options
 
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
 POOL = "<ceil_mode = 1, count_include_pad = 1, kernel_shape = [2,3], pads = [0,0,0,1], strides = [2,1]>"
@@ -155,7 +155,7 @@ def test_onnxruntime_is_opened_in_one_place() -> None:
     ]
     opening = {str(f.relative_to(root)) for f in files if re.search(r"(onnxruntime|ort)\.InferenceSession\(", f.read_text())}
     compares = {"bench/check_cuda.py"}  # with a session that the project has no hand in
-    assert opening == {"toolchain/inference.py", "quant/fixed_point/sums/sessions.py"} | compares
+    assert opening == {"toolchain/foundation/inference.py", "quant/fixed_point/sums/sessions.py"} | compares
 
 
 class _Opened:

@@ -115,7 +115,7 @@ def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.atomic_files.STREAM_BYTES", 1 << 20)
+    monkeypatch.setattr("toolchain.foundation.atomic_files.STREAM_BYTES", 1 << 20)
     message = refusal(Path("/dev/zero"))
     assert message == "/dev/zero: holds more than 1,048,576 bytes, which are the most for such a file"
 

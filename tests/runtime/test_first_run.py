@@ -15,8 +15,8 @@ import pytest
 
 from simulator import merging
 from toolchain.api import BuildOptions, build
-from toolchain.garbage_collection import pause_collection
-from toolchain.lazy_exports import export_lazily
+from toolchain.foundation.garbage_collection import pause_collection
+from toolchain.foundation.lazy_exports import export_lazily
 from toolchain.runtime import Session, builtin_backends, random_feeds
 from toolchain.runtime import session as session_module
 

@@ -13,10 +13,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant import float_session
 from quant.float_session import inference_notes, open_session
-from toolchain import inference
 from toolchain.api import BuildOptions, Session, build
 from toolchain.errors import CompileError
-from toolchain.inference import CPU, CUDA, find_cuda_fault, host_providers, open_model, run_float_models_on, session_options
+from toolchain.foundation import inference
+from toolchain.foundation.inference import (
+    CPU,
+    CUDA,
+    find_cuda_fault,
+    host_providers,
+    open_model,
+    run_float_models_on,
+    session_options,
+)
 from toolchain.report.report_text import host_segments_text
 from toolchain.runtime import SegmentRun
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.example_networks import fill_network
 from toolchain.api import BuildOptions, build
-from toolchain.cancellation import make_deadline
 from toolchain.errors import CompileError
+from toolchain.foundation.cancellation import make_deadline
 from toolchain.isa import load_machine
 from toolchain.schedule.goals import Goal, candidate_plans
 from toolchain.schedule.notes import annotate_plan

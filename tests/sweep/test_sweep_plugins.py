@@ -14,7 +14,7 @@ from tiny_sweep import TINY
 
 from tests.cli.commands import ROOT, run
 from tests.plugins.sources import break_plugin, source_of
-from toolchain import inference
+from toolchain.foundation import inference
 from toolchain.plugin import get_plugins
 from toolchain.plugin_loading import unload_plugin
 from toolchain.sweep.build_job import tell_keys

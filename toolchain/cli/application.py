@@ -17,10 +17,10 @@ import typer
 from typer.core import TyperCommand
 
 from toolchain import __version__
-from toolchain.atomic_files import is_stream
 from toolchain.cli import interruptible
 from toolchain.cli.memory_limit import end_for_memory, lacks_memory
 from toolchain.errors import CompileError, ToolchainError, first_line, printable_lines, printable_strings, system_cause
+from toolchain.foundation.atomic_files import is_stream
 
 Paths = str | Path | Sequence[str | Path] | None
 
@@ -171,7 +171,7 @@ CustomOps = Annotated[list[str] | None, typer.Option(CUSTOM_OPS, metavar=CUSTOM_
 def use_custom_ops_option(libraries: Sequence[str] | None) -> None:
     """Hand what --custom-ops names to onnxruntime. Raise CompileError where it cannot load one."""
     if libraries:
-        from toolchain.inference import use_custom_ops
+        from toolchain.foundation.inference import use_custom_ops
 
         with as_options():
             use_custom_ops(libraries)
@@ -188,7 +188,7 @@ def load_plugin_option(plugins: Sequence[str] | None) -> None:
 
 def require_host(host: str) -> None:
     """Check the host before long work, whether there are host nodes or not: host subgraphs could run there."""
-    from toolchain.inference import host_providers
+    from toolchain.foundation.inference import host_providers
 
     with as_options():
         host_providers(host)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.atomic_files import is_stream
 from toolchain.cli import exit_on_interrupt
 from toolchain.cli.application import (
     CUSTOM_OPS,
@@ -56,6 +55,7 @@ from toolchain.cli.option_values import (
 )
 from toolchain.cli.progress import make_progress_bar
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import is_stream
 
 if TYPE_CHECKING:
     from toolchain.api import BuildOptions
@@ -499,8 +499,8 @@ def _build(
     context: str | None,
 ) -> None:
     from toolchain.api import build
-    from toolchain.atomic_files import write_files
     from toolchain.codegen import image_files, images_of_entries
+    from toolchain.foundation.atomic_files import write_files
     from toolchain.schedule.text import print_schedule
 
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def report(built: Build, explain: bool, options: BuildOptions) -> str:
     """The tables that a person reads, with an empty line between them."""
-    from toolchain.entry_points import sharing_text
+    from toolchain.foundation.entry_points import sharing_text
 
     if not built.entries:
         return _report(built, explain)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-from toolchain.atomic_files import read_limited, write_atomically
 from toolchain.cli.application import (
     Plugins,
     Version,
@@ -20,6 +19,7 @@ from toolchain.cli.application import (
 )
 from toolchain.codegen import Container, Region, entries_to_bytes, read_container, read_entries
 from toolchain.errors import ProgramError, comment_name, format_count
+from toolchain.foundation.atomic_files import read_limited, write_atomically
 from toolchain.input_limits import LISTING_BYTES
 from toolchain.isa import AssembledProgram, assemble_words, disassemble, split_listings
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from toolchain.atomic_files import read_limited
 from toolchain.cli.application import require_folder, say
 from toolchain.errors import CompileError, ToolchainError
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import LISTING_BYTES
 
 if TYPE_CHECKING:
@@ -161,6 +161,6 @@ class StageDumps:
 
     def write(self) -> None:
         """Write the files, all or none. Raises OSError."""
-        from toolchain.atomic_files import write_files
+        from toolchain.foundation.atomic_files import write_files
 
         write_files({**self.contents}, self.folders)

@@ -11,9 +11,9 @@ from pathlib import Path
 import typer
 
 from quant.fixed_point import KIT_OPERATORS, Contents, FixedPointError, read_vectors, write_vectors
-from toolchain.atomic_files import naming, read_limited, write_atomically, write_files
 from toolchain.cli.application import Plugins, Version, application, load_plugin_option, report_errors, say
 from toolchain.errors import CompileError, ConfigError, format_count
+from toolchain.foundation.atomic_files import naming, read_limited, write_atomically, write_files
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, upgrade_text
 from toolchain.hw.timing import IDEAL
 from toolchain.hw.timing_terms import list_defaulted_terms

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from toolchain.atomic_files import is_stream
 from toolchain.cli.application import (
     CUSTOM_OPS,
     CUSTOM_OPS_FORM,
@@ -22,6 +21,7 @@ from toolchain.cli.application import (
     say,
 )
 from toolchain.errors import CompileError
+from toolchain.foundation.atomic_files import is_stream
 
 if TYPE_CHECKING:
     from toolchain.schedule.goals import Goal

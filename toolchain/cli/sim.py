@@ -162,8 +162,8 @@ def area_bases(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _dump(request: SimRequest, input_file: Path | None, after: str, out: Path) -> None:
-    from toolchain.atomic_files import write_files
     from toolchain.cli.files import read_feeds
+    from toolchain.foundation.atomic_files import write_files
     from toolchain.runtime import memory_files, parse_stop
 
     session = request.session(timing=False)
@@ -192,10 +192,10 @@ def _simulate(
     compare: bool,
 ) -> None:
     from quant.float_session import inference_notes
-    from toolchain.atomic_files import write_files
     from toolchain.cli.files import npz_bytes, read_feeds
     from toolchain.codegen import Region
     from toolchain.errors import format_count
+    from toolchain.foundation.atomic_files import write_files
     from toolchain.runtime import verify
 
     session = request.session(timing=True)

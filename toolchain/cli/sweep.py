@@ -164,7 +164,7 @@ def _run(
 
 def _write(name: str, run: SweepRun, targets: Sequence[Objective], store: Store, folder: Path, parquet: bool) -> None:
     """Write the folder of results, and print what came of the sweep. Exit with 1 where no build succeeded."""
-    from toolchain.atomic_files import write_files
+    from toolchain.foundation.atomic_files import write_files
     from toolchain.sweep import csv_table, pareto_pictures, parquet_table, sweep_page
     from toolchain.sweep.page import summarize
 

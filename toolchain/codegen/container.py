@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain.atomic_files import read_limited
 from toolchain.codegen.constant_blocks import BlockReader
 from toolchain.codegen.graph_json import graph_from_text
 from toolchain.codegen.header import read_header
@@ -36,6 +35,7 @@ from toolchain.codegen.model import (
 )
 from toolchain.codegen.verify_container import verify_container
 from toolchain.errors import CompileError, NewerFileError, ProgramError, system_cause
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.ir.states import CircularState, StatePart
 from toolchain.isa import Machine, machine_digest, machine_from_json

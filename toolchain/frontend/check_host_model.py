@@ -10,8 +10,8 @@ import onnx
 from onnx import external_data_helper, shape_inference
 
 from toolchain.errors import CompileError, first_line
+from toolchain.foundation.inference import has_custom_ops
 from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, check_operators, check_opset, opset_of, tensors_of
-from toolchain.inference import has_custom_ops
 from toolchain.input_limits import TENSOR_ELEMENTS
 
 

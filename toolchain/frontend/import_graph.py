@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from toolchain.errors import CompileError
+from toolchain.foundation.inference import InferenceError
 from toolchain.frontend.check_nodes import check
 from toolchain.frontend.convert import (
     NO_STRINGS,
@@ -32,7 +33,6 @@ from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, NORMAL_OPSET, opset_o
 from toolchain.frontend.subgraphs import list_captured_names
 from toolchain.frontend.unroll_control_flow import CONTROL_FLOW, UnrollContext
 from toolchain.frontend.upgrade import upgrade
-from toolchain.inference import InferenceError
 from toolchain.input_limits import FOLDED_BYTES, ONNX_NODES
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, distinctly_named
 from toolchain.plugin import find_rule

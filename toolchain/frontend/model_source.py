@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 
-from toolchain.atomic_files import read_limited
 from toolchain.errors import first_line, is_out_of_memory, system_cause
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.frontend.errors import refuse
 from toolchain.input_limits import ONNX_BYTES
 

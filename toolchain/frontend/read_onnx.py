@@ -11,11 +11,11 @@ import onnx
 from onnx import external_data_helper
 
 from toolchain.errors import first_line
+from toolchain.foundation.inference import InferenceError, has_custom_ops, open_model, session_options
 from toolchain.frontend.errors import NodeFault, refuse
 from toolchain.frontend.expand_contrib import DECOMPOSITIONS as WRITTEN_OUT
 from toolchain.frontend.expand_ml import drop_maps
 from toolchain.frontend.model_source import ModelFile
-from toolchain.inference import InferenceError, has_custom_ops, open_model, session_options
 from toolchain.input_limits import ONNX_FUNCTIONS, ONNX_NODES
 from toolchain.plugin import find_operator
 

@@ -13,8 +13,8 @@ import yaml
 from yaml.composer import Composer
 from yaml.resolver import Resolver
 
-from toolchain.atomic_files import read_limited
 from toolchain.errors import ConfigError, first_line, system_cause
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
 
 KeyPath = tuple[str | int, ...]

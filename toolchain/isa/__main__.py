@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from toolchain.atomic_files import write_atomically
 from toolchain.errors import ConfigError, system_cause
+from toolchain.foundation.atomic_files import write_atomically
 from toolchain.hw import load_chip
 from toolchain.isa.default_table import make_default_table, word_bits_rule
 

@@ -12,8 +12,8 @@ from quant.fit_sample import MissingArray, Sample
 from quant.float_session import FloatSession
 from quant.memory_data import MemoryData
 from toolchain.errors import CompileError
+from toolchain.foundation.inference import InferenceError
 from toolchain.frontend import ModelData, NormalModel
-from toolchain.inference import InferenceError
 from toolchain.ir.states import StatePair
 
 

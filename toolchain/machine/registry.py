@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from toolchain.foundation.module_registry import files_of
 from toolchain.machine import operations
 from toolchain.machine.operation import MachineOp
-from toolchain.module_registry import files_of
 
 _ENGINES = ("dma", "mac_array", "vector", None)
 

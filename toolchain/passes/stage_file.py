@@ -12,8 +12,8 @@ import numpy as np
 
 from quant.array_files import read_array_headers
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
-from toolchain.atomic_files import read_limited
 from toolchain.errors import CompileError, ConfigError, ToolchainError, first_line, is_out_of_memory
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.frontend.infer import is_onnx_operator
 from toolchain.input_limits import LISTING_BYTES
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, TensorType

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from toolchain.foundation.inference import open_model, session_options
 from toolchain.frontend.convert import node_to_proto
 from toolchain.frontend.export_onnx import to_proto
 from toolchain.frontend.plugin_nodes import PluginNode, plugin_node, type_steps
-from toolchain.inference import open_model, session_options
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 from toolchain.plugin import OPSET, Array, Example, LoadedPlugin, operator_name
 

@@ -12,9 +12,9 @@ from quant.observe import Range
 from quant.parameters import quant_range
 from quant.repair.choices import Quantization, StepOutcome
 from toolchain.codegen import reference_container
+from toolchain.foundation.inference import get_float_host
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.inference import get_float_host
 from toolchain.ir.graph import INNER, Graph, Node, Origin, Quant
 from toolchain.isa import Machine
 from toolchain.ops.convolution.select_convolution import Convolution

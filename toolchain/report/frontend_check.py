@@ -13,8 +13,8 @@ import numpy as np
 
 from quant.float_session import FloatSession, trust_optimizer
 from toolchain.errors import InternalError
+from toolchain.foundation.inference import InferenceError
 from toolchain.frontend import NormalModel
-from toolchain.inference import InferenceError
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.report.qdq_piece_check import cuts, fed_outputs, piece_errors
 

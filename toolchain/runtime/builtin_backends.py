@@ -13,7 +13,7 @@ from simulator import DramRange, DramRangeKind, Observe, PreparedProgram, prepar
 from simulator.zero_bytes import zero_bytes
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
-from toolchain.garbage_collection import pause_collection
+from toolchain.foundation.garbage_collection import pause_collection
 from toolchain.ir.graph import Node
 from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolchain.atomic_files import write_atomically
+from toolchain.foundation.atomic_files import write_atomically
 
 if TYPE_CHECKING:
     from toolchain.runtime.session import SegmentRun

@@ -31,9 +31,9 @@ from toolchain.codegen import (
     reading_layers,
 )
 from toolchain.errors import CompileError, ProgramError, fault_text
-from toolchain.garbage_collection import pause_collection
+from toolchain.foundation.garbage_collection import pause_collection
+from toolchain.foundation.inference import CPU, PROVIDER_OPTIONS, InferenceError, host_providers, session_options, use_custom_ops
 from toolchain.hw import timing_terms as timing_terms
-from toolchain.inference import CPU, PROVIDER_OPTIONS, InferenceError, host_providers, session_options, use_custom_ops
 from toolchain.isa import machine_digest
 from toolchain.machine import InstructionStream
 from toolchain.plugin_loading import load_plugins

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from quant.suggestion import suggestion
-from toolchain.atomic_files import read_limited
 from toolchain.errors import CompileError, format_count
+from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import NUMBER_CHARACTERS, SCHEDULE_BYTES
 from toolchain.schedule.nodes import (
     ALL,

@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import BeforeValidator, Field
 
 from toolchain.errors import NO_FILE, CompileError, ConfigError
+from toolchain.foundation.inference import use_custom_ops
 from toolchain.hw import Changes, Chip, KeyPath, Section, Source, is_shipped, read_yaml, render_path, suggest, validate
 from toolchain.hw.section import Bytes
-from toolchain.inference import use_custom_ops
 from toolchain.isa import load_machine
 from toolchain.plugin_loading import load_plugins
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from quant.fixed_point.conformance.directory import INDEX, kit_directory, sha256
 from toolchain.errors import InternalError
+from toolchain.foundation.module_registry import files_of, merge_tables
 from toolchain.hw import Chip
 from toolchain.isa import Machine
 from toolchain.machine import MachineOp
-from toolchain.module_registry import files_of, merge_tables
 from toolchain.plugin import get_plugins
 from toolchain.vectors import draws
 from toolchain.vectors.case import Draw, InstructionCase, MemoryBytes, run_case

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import toolchain.ops
 from toolchain.errors import InternalError
-from toolchain.module_registry import merge_tables
+from toolchain.foundation.module_registry import merge_tables
 from toolchain.ops.kit.decomposition import Decomposition
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule

@@ -1,0 +1,1 @@
+"""Serve every part of the toolchain: files written whole, cancellation, onnxruntime, sets of shapes, tables of modules."""
