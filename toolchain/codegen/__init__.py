@@ -6,13 +6,8 @@ from toolchain.foundation.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
-    from toolchain.codegen.container_writer import (
-        build_container,
-        build_host_subgraph,
-        container_to_bytes,
-        entries_to_bytes,
-        reference_container,
-    )
+    from toolchain.codegen.container_builder import build_container, build_host_subgraph, reference_container
+    from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
     from toolchain.codegen.link import DramTooSmall, link_region, require_dram
     from toolchain.codegen.memory_images import image_files, images_of_entries
     from toolchain.codegen.model import (
@@ -71,13 +66,8 @@ __getattr__ = export_lazily(
     __name__,
     {
         "container": ("MAGIC", "MAIN", "container_from_bytes", "entries_from_bytes", "read_container", "read_entries"),
-        "container_writer": (
-            "build_container",
-            "build_host_subgraph",
-            "container_to_bytes",
-            "entries_to_bytes",
-            "reference_container",
-        ),
+        "container_builder": ("build_container", "build_host_subgraph", "reference_container"),
+        "container_writer": ("container_to_bytes", "entries_to_bytes"),
         "link": ("DramTooSmall", "link_region", "require_dram"),
         "memory_images": ("image_files", "images_of_entries"),
         "model": (
