@@ -44,6 +44,7 @@ DRAWS = 4  # by chance, of which the worst counts: an output of few numbers is o
 STEPS = {"Round", "Floor", "Ceil", "Sign", "ArgMax", "ArgMin", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"}
 STEPS |= {"Hardmax", "TopK", "ThresholdedRelu", "Shrink"}
 SELECTING = {"QuantizeLinear", "DequantizeLinear", "ReduceMin", "ReduceMax", "Reshape", "Transpose", "Slice", "Squeeze"}
+SELECTING |= {"Relu", "Clip", "Neg"}  # whose error is at most that of what they read
 SELECTED_CODES = 2.0  # measured 1.00 of an Exp whose least elements are taken, or a small end of its range
 SEGMENT_CODES = 128  # of the input, between two entries of a table of 16 bits
 ROOT_CODES = (
@@ -189,7 +190,8 @@ def bound_kink(name: str, graph: Graph) -> float:
 
 
 def allow_source_error(name: str, built: Build, proto: onnx.ModelProto) -> float:
-    """Return the error of a tensor whose elements are all taken from another's, in that one's codes, which may be coarser.
+    """Return the error of a tensor whose elements are all taken from another's or clamped, in that one's codes, which may be
+    coarser.
     A table that makes that other one bends at its ends (`bound_kink`).
     """
     graph, producers = built.container.graph, {n: node for node in proto.graph.node for n in node.output}
