@@ -30,7 +30,8 @@ def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
 
     Moves between function and quantizer are copied too. A model without such functions is returned as it is.
     """
-    if finest_codes(chip).bits > _EXACT_BITS:
+    quantized = any(node.op.op_type == "QuantizeLinear" for node in model.graph.nodes)
+    if not quantized or finest_codes(chip).bits > _EXACT_BITS:
         return model
     graph = to_graph(model)
     finder = _Finder(graph)
