@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.support.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial
 from toolchain.runtime import Session
@@ -129,6 +130,13 @@ def test_nothing_is_advised_where_steps_lose_little_and_cost_little(tmp_path: Pa
     built = build(model, options)
     assert any(row["node"] == "softmax" and row["engine"] != "host" for row in built.figures["nodes"])
     assert built.figures["outputs"][0]["sqnr_db"] > 30 and list_advised(built) == []
+
+
+def test_nothing_is_advised_that_leaves_the_chip_without_work(tmp_path: Path) -> None:
+    onnx.save(recurrent("LSTM", batch=1, length=3), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).normal(0, 1, (16, 3, 1, 12)).astype(np.float32))
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", str(tmp_path / "d.npz"), repair="none", level=0))
+    assert any("below 30 dB" in note for note in built.notes) and not any("in steps" in note for note in built.notes)
 
 
 def cost(cycles: int, host_seconds: float) -> RunCost:

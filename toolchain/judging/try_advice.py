@@ -127,6 +127,8 @@ class AdviceTrials:
         network, quantization = self._calibrated.network, self._calibrated.quantization
         if advice.host_nodes:
             network = network.host(match_nodes(network.model.nodes, advice.host_nodes), ASKED_FOR)
+        if advice.hosts_steps and not _count_layers(network):
+            raise CompileError(f"{advice.text}: nothing is left on the chip")
         if advice.freed_ports:
             network = self._free_ports(network, advice.freed_ports)
         if advice.types:
