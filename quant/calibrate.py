@@ -14,7 +14,7 @@ import onnx
 
 from quant.common_step import InputSink, Sink
 from quant.decomposed_ranges import Decomposition, cut, get_range_owner
-from quant.fit_sample import NotFinite, Sample
+from quant.fit_sample import NotFinite, Sample, get_sample_count
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, MaskAwareObserver, RowFloor, RowSink, find_masked_tensors, find_row_floors, mask_aware_range
@@ -202,7 +202,7 @@ def observe(
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
     producers = {output: node for node in model.graph.node for output in node.output}
     masks, made_up = find_masked_tensors(_restore_decomposed(model, divided)), bool(getattr(data, "random", False))
-    total = getattr(data, "count", None)
+    total = get_sample_count(data)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0
     for done, sample in enumerate(data, 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,11 @@ from toolchain.ir.graph import TensorType
 
 Sample = dict[str, np.ndarray]
 UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name
+
+
+def get_sample_count(samples: Iterable[Any]) -> int | None:
+    """Return the number of samples, or None where it is not known before they are read."""
+    return len(samples) if isinstance(samples, Sized) else getattr(samples, "count", None)
 
 
 class MissingArray(CompileError):

@@ -56,6 +56,13 @@ def test_minmax_is_what_a_plain_run_gives() -> None:
         assert [ranges[name].low, ranges[name].high] == pytest.approx([expected.low, expected.high], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("form", [list, tuple])
+def test_progress_has_the_number_of_samples_of_any_sequence(form: type) -> None:
+    calls: list[tuple[int, int | None]] = []
+    calibrate(convolution_net(), form(random_data(INPUTS, 2)), TENSORS, progress=lambda *call: calls.append(call))
+    assert calls == [(1, 2), (2, 2)]
+
+
 @pytest.mark.parametrize("observer", ["minmax", "percentile", "mse"])
 def test_groups_change_nothing(observer) -> None:
     proto, data = convolution_net(), random_data(INPUTS, 3)

@@ -13,7 +13,7 @@ from quant.calibrate import OBSERVERS, ObserverName, calibrate, default_observer
 from quant.calibration_data import random_data
 from quant.decomposed_ranges import clip_ranges
 from quant.file import read_parameters
-from quant.fit_sample import Sample
+from quant.fit_sample import Sample, get_sample_count
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
@@ -126,7 +126,7 @@ def _has_file_scales(network: Network) -> bool:
 
 
 def _too_few(samples: Iterable[Sample]) -> str | None:
-    count = getattr(samples, "count", None)
+    count = get_sample_count(samples)
     count = sum(1 for _ in islice(samples, LEAST_SAMPLES)) if count is None else count
     return None if count >= LEAST_SAMPLES else f"takes {LEAST_SAMPLES} calibration samples or more, there are {count}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from quant.fit_sample import Sample
+from quant.fit_sample import Sample, get_sample_count
 from quant.near_copies import group_near_copies
 from quant.sample_traits import SampleTraits, describe_sample, order_by_magnitude
 
@@ -36,8 +36,7 @@ class Fold:
         """All of them."""
         if isinstance(samples, Fold):
             return samples
-        count = len(samples) if isinstance(samples, list) else getattr(samples, "count", None)
-        return cls(lambda: iter(samples), count, bool(getattr(samples, "random", False)))
+        return cls(lambda: iter(samples), get_sample_count(samples), bool(getattr(samples, "random", False)))
 
     @property
     def size(self) -> int:
