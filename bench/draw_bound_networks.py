@@ -47,7 +47,7 @@ class NetworkBuilder:
     def add_weights(self, *shape: int, fan_in: int) -> str:
         """Append normal weights; their name."""
         values = self._rng.standard_normal(shape) * math.sqrt(2 / fan_in)
-        return self._graph.constant(f"w{len(self._graph.initializers)}", values.astype(np.float32))
+        return self._graph.constant(f"w{len(self._graph.constants)}", values.astype(np.float32))
 
     def convolve(self, channels: int, kernel: int, stride: int = 1, groups: int = 1, act: str = "Relu") -> None:
         """Append a convolution and the activation, "" for none."""

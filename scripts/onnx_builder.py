@@ -1,5 +1,9 @@
-"""The few lines with which scripts write ONNX graphs node by node from trained weights."""
+"""Builds little ONNX graphs for scripts, bench and tests: from lists of nodes, or node by node from trained weights.
 
+This is the one caller of `onnx.helper.make_graph` outside the product; `scripts/lint_words.py` holds that.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +12,54 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-IR_VERSION = 8
+OLDEST_IR_VERSION = 8
+Shape = Sequence[int | str | None] | None  # None: of any rank, as outputs are whose shape is to be inferred
+
+
+def build_graph(
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Mapping[str, Shape],
+    outputs: Mapping[str, Shape],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    name: str = "graph",
+    types: Mapping[str, int] | None = None,
+    doc: str = "",
+) -> onnx.GraphProto:
+    """Return the graph, or the body of a Loop, Scan or If.
+
+    `inputs`, `outputs`: name -> shape, float32 but for the `types` (TensorProto.INT64) of some.
+    `constants`: name -> array, whose type is kept.
+    """
+    of = types or {}
+    ends, results = (
+        [helper.make_tensor_value_info(n, of.get(n, TensorProto.FLOAT), shape) for n, shape in group.items()]
+        for group in (inputs, outputs)
+    )
+    initializers = [numpy_helper.from_array(np.asarray(value), n) for n, value in (constants or {}).items()]
+    return helper.make_graph(list(nodes), name, ends, results, initializers, doc_string=doc)
+
+
+def build_model(
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Mapping[str, Shape],
+    outputs: Mapping[str, Shape],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 17,
+    name: str = "graph",
+    types: Mapping[str, int] | None = None,
+    doc: str = "",
+) -> onnx.ModelProto:
+    """Return the model of build_graph's graph, not checked: a test may want what the checker refuses.
+
+    Operators of other domains are of their domain's version 1.
+    """
+    graph = build_graph(nodes, inputs, outputs, constants, name=name, types=types, doc=doc)
+    domains = dict.fromkeys(node.domain for node in graph.node if node.domain)
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    ir_version = max(OLDEST_IR_VERSION, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
 @dataclass(frozen=True)
@@ -17,37 +68,25 @@ class GraphBuilder:
 
     name: str
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        self.constants[name] = values
         return name
 
     def scalar(self, name: str, value: float) -> str:
-        self.initializers.append(numpy_helper.from_array(np.array(value, np.float32), name))
-        return name
+        return self.constant(name, np.array(value, np.float32))
 
     def node(self, op: str, name: str, inputs: list[str], **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
         return name
 
-    def build(
-        self,
-        inputs: dict[str, list[int | str]],
-        outputs: dict[str, list[int | str] | None],
-        opset: int,
-        doc: str = "",
-    ) -> onnx.ModelProto:
+    def build(self, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], opset: int, doc: str = "") -> onnx.ModelProto:
         """Make the checked model. Inputs and outputs: name -> shape, all float32; an output's None is inferred.
 
         Raises onnx.checker.ValidationError on a bad graph.
         """
-        ports = [
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in group.items()]
-            for group in (inputs, outputs)
-        ]
-        graph = helper.make_graph(self.nodes, self.name, ports[0], ports[1], self.initializers, doc_string=doc)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+        model = build_model(self.nodes, inputs, outputs, self.constants, opset=opset, name=self.name, doc=doc)
         if None in outputs.values():
             model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model, full_check=True)
