@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from onnx_builder import build_model  # noqa: E402
 
 from quant import fixed_point as fp  # noqa: E402
 from quant.fixed_point import Requant, Rounding  # noqa: E402
@@ -163,14 +167,9 @@ def _session(op: str, w: np.ndarray, size: int, ic: int, stride: int, pad: int, 
         names, kind = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], TensorProto.UINT8
         values |= {n: np.array(v, np.float32) for n, v in (("xs", 0.1), ("ws", 0.01), ("ys", 3.0))}
         values |= {"wz": np.array(0, np.int8), "yz": np.array(5, np.uint8), "b": np.zeros(w.shape[0], np.int32)}
-    graph = helper.make_graph(
-        [helper.make_node(op, names, ["y"], strides=[stride, stride], pads=[pad] * 4, group=groups)],
-        "bench",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, ic, size, size])],
-        [helper.make_tensor_value_info("y", kind, None)],
-        [numpy_helper.from_array(v, n) for n, v in values.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    node = helper.make_node(op, names, ["y"], strides=[stride, stride], pads=[pad] * 4, group=groups)
+    types = {"x": TensorProto.UINT8, "y": kind}
+    model = build_model([node], {"x": [1, ic, size, size]}, {"y": None}, values, opset=13, types=types)
     return open_model(model.SerializeToString(), session_options(optimized=True))
 
 

@@ -10,11 +10,15 @@ It shows the planning cost of many layers.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from onnx_builder import build_model
 
 from toolchain.cli.application import report_errors, require_writable
 
@@ -24,16 +28,14 @@ def chain(layers: int = 2000, channels: int = 8, size: int = 8, kernel: int = 1)
     rng = np.random.default_rng(0)
     names = ["x", *(f"x{at}" for at in range(1, layers)), "y"]
     nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    weights: dict[str, np.ndarray] = {}
     for at in range(layers):
         columns, _ = np.linalg.qr(rng.standard_normal((channels * kernel * kernel, channels)))
-        w = columns.T.reshape(channels, channels, kernel, kernel).astype(np.float32)
-        weights.append(numpy_helper.from_array(w, f"w{at}"))
+        weights[f"w{at}"] = columns.T.reshape(channels, channels, kernel, kernel).astype(np.float32)
         inputs, pads = [names[at], f"w{at}"], [kernel // 2] * 4
         nodes.append(helper.make_node("Conv", inputs, [names[at + 1]], f"conv{at}", kernel_shape=[kernel] * 2, pads=pads))
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in ("x", "y"))
-    graph = helper.make_graph(nodes, "chain", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    shape = [1, channels, size, size]
+    model = build_model(nodes, {"x": shape}, {"y": shape}, weights, name="chain")
     onnx.checker.check_model(model)
     return model
 

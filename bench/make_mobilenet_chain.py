@@ -9,24 +9,28 @@ The tensors between the wide layers are many times the input and output, so that
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from onnx_builder import build_model
 
 
 def bodies(count: int = 2, size: int = 28, channels: int = 24, wide: int = 192) -> onnx.ModelProto:
     """Return `count` bodies on float[1, channels, size, size]; the wide tensors between them have a Relu."""
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    weights: dict[str, np.ndarray] = {}
 
     def conv(x: str, y: str, inputs: int, outputs: int, kernel: int, group: int, relu: bool) -> None:
         fan_in = inputs // group * kernel * kernel
         w = rng.standard_normal((outputs, inputs // group, kernel, kernel)) * np.sqrt(2 / fan_in)
         b = rng.standard_normal(outputs) * 0.1
-        weights.extend(numpy_helper.from_array(a.astype(np.float32), y + end) for a, end in ((w, "_w"), (b, "_b")))
+        weights.update({y + "_w": w.astype(np.float32), y + "_b": b.astype(np.float32)})
         conv_output = y + "_sum" if relu else y
         pads = [kernel // 2] * 4
         nodes.append(
@@ -41,9 +45,7 @@ def bodies(count: int = 2, size: int = 28, channels: int = 24, wide: int = 192) 
         conv(f"wide{body}", f"deep{body}", wide, wide, 3, wide, True)
         conv(f"deep{body}", y, wide, channels, 1, 1, False)
     shape = [1, channels, size, size]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    graph = helper.make_graph(nodes, "bodies", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = build_model(nodes, {"x": shape}, {"y": shape}, weights, opset=13, name="bodies")
     onnx.checker.check_model(model)
     return model
 

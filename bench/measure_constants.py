@@ -38,8 +38,10 @@ import numpy as np
 import onnx
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before any installed copy: the tree beside this file is measured
+from scripts.onnx_builder import build_model
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # before any installed copy: the tree beside this file is measured
 LINT = ROOT / "scripts" / "lint_words.yaml"
 SAMPLES = 32  # to calibrate and repair with
 JUDGED = 48  # other samples
@@ -307,26 +309,23 @@ def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> f
     return 10 * float(np.log10(signal / max(noise, 1e-30)))
 
 
-def weights_of(rng: np.random.Generator, name: str, *shape: int) -> onnx.TensorProto:
-    return onnx.numpy_helper.from_array((rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32), name)
+def draw_weights(rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    return {n: (rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32) for n, shape in shapes.items()}
 
 
-def save_network(path: Path, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto], x: list[int], y: list[int]) -> None:
-    value = onnx.helper.make_tensor_value_info
-    ports = [value("x", onnx.TensorProto.FLOAT, x)], [value("y", onnx.TensorProto.FLOAT, y)]
-    graph = onnx.helper.make_graph(nodes, path.stem, *ports, constants)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+def save_network(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], x: list[int], y: list[int]) -> None:
+    onnx.save(build_model(nodes, {"x": x}, {"y": y}, weights, name=path.stem), path)
 
 
 def save_depthwise(path: Path) -> None:
     """Save three inverted residual blocks on 24x24 pixels."""
     rng = np.random.default_rng(SEED)
-    nodes, constants, x = [], [], "x"
+    nodes, shapes, x = [], {}, "x"
     for i in range(3):
         layers = ((96, 16, 1, 1), (96, 1, 3, 96), (16, 96, 1, 1))
         y = x
         for part, (outputs, inputs, k, group) in enumerate(layers):
-            constants.append(weights_of(rng, f"w{i}{part}", outputs, inputs, k, k))
+            shapes[f"w{i}{part}"] = (outputs, inputs, k, k)
             pads = [k // 2] * 4
             nodes.append(onnx.helper.make_node("Conv", [y, f"w{i}{part}"], [f"c{i}{part}"], pads=pads, group=group))
             y = f"c{i}{part}"
@@ -334,15 +333,14 @@ def save_depthwise(path: Path) -> None:
                 nodes.append(onnx.helper.make_node("Relu", [y], [f"r{i}{part}"]))
                 y = f"r{i}{part}"
         nodes.append(onnx.helper.make_node("Add", [x, y], [x := "y" if i == 2 else f"a{i}"]))
-    save_network(path, nodes, constants, [1, 16, 24, 24], [1, 16, 24, 24])
+    save_network(path, nodes, draw_weights(rng, shapes), [1, 16, 24, 24], [1, 16, 24, 24])
 
 
 def save_transformer(path: Path) -> None:
     """Save one head of attention and two dense layers, 48 tokens of 64."""
     rng, node = np.random.default_rng(SEED), onnx.helper.make_node
-    constants = [weights_of(rng, f"w{name}", 64, 64) for name in "qkvo"]
-    constants += [weights_of(rng, "w1", 64, 256), weights_of(rng, "w2", 256, 64), weights_of(rng, "shift", 64)]
-    constants.append(onnx.numpy_helper.from_array(np.ones(64, np.float32), "gain"))
+    shapes = {f"w{name}": (64, 64) for name in "qkvo"} | {"w1": (64, 256), "w2": (256, 64), "shift": (64,)}
+    constants = draw_weights(rng, shapes) | {"gain": np.ones(64, np.float32)}
     nodes = [node("MatMul", ["x", f"w{name}"], [name]) for name in "qkv"]
     nodes += [
         node("Transpose", ["k"], ["t"], perm=[1, 0]),
@@ -363,8 +361,8 @@ def save_transformer(path: Path) -> None:
 def save_small(path: Path) -> None:
     """Save a network of few weights with one layer of each kind that repair treats: dense, depthwise, pointwise."""
     rng, node = np.random.default_rng(SEED), onnx.helper.make_node
-    constants = [weights_of(rng, "w0", 16, 16, 3, 3), weights_of(rng, "w1", 16, 1, 3, 3), weights_of(rng, "w2", 24, 16, 1, 1)]
-    constants += [weights_of(rng, "w3", 10, 24), weights_of(rng, "b0", 16), weights_of(rng, "b3", 10)]
+    shapes = {"w0": (16, 16, 3, 3), "w1": (16, 1, 3, 3), "w2": (24, 16, 1, 1), "w3": (10, 24), "b0": (16,), "b3": (10,)}
+    constants = draw_weights(rng, shapes)
     nodes = [
         node("Conv", ["x", "w0", "b0"], ["c"], pads=[1, 1, 1, 1]),
         node("Relu", ["c"], ["r"]),
@@ -381,7 +379,7 @@ def save_small(path: Path) -> None:
 def save_sums(path: Path) -> None:
     """Save a network whose sum and averages a machine that floors rounds down."""
     rng, node = np.random.default_rng(SEED), onnx.helper.make_node
-    constants = [weights_of(rng, "w0", 16, 16, 3, 3), weights_of(rng, "w1", 16, 16, 1, 1), weights_of(rng, "w2", 10, 16)]
+    constants = draw_weights(rng, {"w0": (16, 16, 3, 3), "w1": (16, 16, 1, 1), "w2": (10, 16)})
     nodes = [
         node("Conv", ["x", "w0"], ["c"], pads=[1, 1, 1, 1]),
         node("Conv", ["x", "w1"], ["d"]),
@@ -419,16 +417,10 @@ def save_functions(path: Path) -> None:
         node("Softmax", ["q"], ["p"]),
         node("MatMul", ["p", "w3"], ["y"]),
     ]
-    initializers = [
-        weights_of(rng, "w0", 16, 16, 3, 3),
-        weights_of(rng, "w1", 16, 16, 3, 3),
-        weights_of(rng, "w2", 64, 32),
-        weights_of(rng, "w3", 32, 16),
-    ]
-    initializers += [weights_of(rng, "shift", 64), onnx.numpy_helper.from_array(np.array([16, 64]), "rows")]
-    initializers += [onnx.numpy_helper.from_array(np.ones(64, np.float32), "gain")]
-    initializers += [onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "factors")]
-    save_network(path, nodes, initializers, [1, 16, 8, 8], [16, 16])
+    shapes = {"w0": (16, 16, 3, 3), "w1": (16, 16, 3, 3), "w2": (64, 32), "w3": (32, 16), "shift": (64,)}
+    constants = draw_weights(rng, shapes) | {"rows": np.array([16, 64]), "gain": np.ones(64, np.float32)}
+    constants["factors"] = np.array([1, 1, 2, 2], np.float32)
+    save_network(path, nodes, constants, [1, 16, 8, 8], [16, 16])
 
 
 def build_changed(constant: Constant, factor: float, folder: Path, only: frozenset[str], sink: Any) -> None:
