@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from quant.exact_weights import saturates, with_exact_weights
+from scripts.onnx_builder import build_model
 
 PRODUCTS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 
@@ -32,15 +33,9 @@ def run(
         constants = tuple(arrays)[1:]
     kind = helper.np_dtype_to_tensor_dtype
     node = helper.make_node(op, [n if n in arrays else "" for n in inputs], ["y"], domain=domain, **attributes)
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [helper.make_tensor_value_info(n, kind(v.dtype), v.shape) for n, v in arrays.items() if n not in constants],
-        [helper.make_tensor_value_info("y", kind(np.dtype(output)), None)],
-        [numpy_helper.from_array(arrays[n], n) for n in constants],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    types = {n: kind(v.dtype) for n, v in arrays.items()} | {"y": kind(np.dtype(output))}
+    inputs_of = {n: v.shape for n, v in arrays.items() if n not in constants}
+    model = build_model([node], inputs_of, {"y": None}, {n: arrays[n] for n in constants}, opset=21, types=types)
     model = with_exact_weights(model) if saturates() else model
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

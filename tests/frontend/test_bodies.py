@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import helper
 from onnx_text import model, save
 from same_outputs import check_same
 
+from scripts.onnx_builder import build_model
 from toolchain.frontend import NormalModel, load_model
 from toolchain.frontend.read_onnx import newest_opset
 
@@ -55,11 +55,9 @@ def test_minus_infinity_of_a_mask_makes_no_row_of_nothing(tmp_path: Path) -> Non
 
 
 def test_scores_that_are_asked_for_keep_it_whole(tmp_path: Path) -> None:
-    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 2, 4, 8]) for n in "xkvy"]
-    scores = helper.make_tensor_value_info("s", onnx.TensorProto.FLOAT, [1, 2, 4, 4])
     node = helper.make_node("Attention", ["x", "k", "v"], ["y", "", "", "s"], name="a")
-    graph = helper.make_graph([node], "g", ports[:3], [ports[3], scores])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    shape = [1, 2, 4, 8]
+    proto = build_model([node], dict.fromkeys("xkv", shape), {"y": shape, "s": [1, 2, 4, 4]}, opset=OPSET)
     assert ops(load_model(save(proto, tmp_path))) == "Attention"
 
 

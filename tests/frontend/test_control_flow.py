@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx_text import model, save
 from same_outputs import check_same
 
+from scripts.onnx_builder import build_graph, build_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model, unroll_control_flow
 
@@ -42,20 +43,13 @@ def loop(
         helper.make_node("Relu", ["product"], ["b"], name="relu"),
         helper.make_node("Add", ["b", "x"], ["kept"]),
     ]
-    weight = numpy_helper.from_array(np.random.default_rng(1).normal(0, 0.6, (6, 6)).astype(np.float32), "weight")
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [info("i", INT, []), info("c", BOOL, []), info("a", FLOAT, [2, 6])],
-        [info("d", BOOL, []), info("b", FLOAT, [2, 6]), info("kept", FLOAT, [2, 6])],
-        [weight],
-    )
+    weights = {"weight": np.random.default_rng(1).normal(0, 0.6, (6, 6)).astype(np.float32)}
+    inputs, outputs = {"i": [], "c": [], "a": [2, 6]}, {"d": [], "b": [2, 6], "kept": [2, 6]}
+    body = build_graph(nodes, inputs, outputs, weights, types={"i": INT, "c": BOOL, "d": BOOL})
     node = helper.make_node("Loop", ["n" if count is not None else "", "", "x"], ["y", "all"], name="again", body=body)
-    outputs = [helper.make_tensor_value_info("y", FLOAT, [2, 6]), helper.make_tensor_value_info("all", FLOAT, None)]
-    inputs = [info("x", FLOAT, [2, 6]), *([info("n", INT, [])] if count_is_input else [])]
-    constants = [] if count_is_input or count is None else [numpy_helper.from_array(np.asarray(count, np.int64), "n")]
-    graph = helper.make_graph([node], "g", inputs, outputs, constants)
-    return save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder)
+    shapes = {"x": [2, 6]} | ({"n": []} if count_is_input else {})
+    constants = {} if count_is_input or count is None else {"n": np.asarray(count, np.int64)}
+    return save(build_model([node], shapes, {"y": [2, 6], "all": None}, constants, opset=21, types={"n": INT}), folder)
 
 
 @pytest.mark.parametrize(("count", "last", "times"), [(4, 9, 4), (7, 2, 3), (None, 4, 5), (1, 9, 1)])

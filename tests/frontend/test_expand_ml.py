@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import Build, BuildOptions, CompileError, Session, build
 from toolchain.frontend import load_model
 
@@ -23,23 +25,12 @@ def ml_node(op_type: str, inputs: list[str], outputs: list[str], **attributes: A
 
 def make_model(
     nodes: list[onnx.NodeProto],
-    outputs: dict[str, Any],
+    outputs: Mapping[str, int],
     constants: dict[str, np.ndarray] | None = None,
     shape: tuple[int | str | None, ...] = (1, 4),
     dtype: int = FLOATS,
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "pipeline",
-        [helper.make_tensor_value_info("X", dtype, shape)],
-        [
-            t if isinstance(t, onnx.ValueInfoProto) else helper.make_tensor_value_info(name, t, None)
-            for name, t in outputs.items()
-        ],
-        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return build_model(nodes, {"X": shape}, dict.fromkeys(outputs), constants, opset=21, types={"X": dtype, **outputs})
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[Any]:
@@ -169,10 +160,11 @@ def make_pipeline(
     ]
     by_class = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(FLOATS, []))
     maps = helper.make_sequence_type_proto(by_class)
-    outputs = {"output_label": TensorProto.INT64, "output_probability": helper.make_value_info("output_probability", maps)}
     weights = {name: value.astype(np.float32) for name, value in constants.items()}
     weights |= {"classes": np.array([10, 20, 30], np.int32), "shape_tensor": np.array([-1], np.int64)}
-    return make_model(nodes, outputs, weights, (None, columns)), data
+    model = make_model(nodes, {"output_label": TensorProto.INT64}, weights, (None, columns))
+    model.graph.output.append(helper.make_value_info("output_probability", maps))
+    return model, data
 
 
 LABELS_ON_HOST = {"ArrayFeatureExtractor", "Cast2", "Reshape", "Cast1"}

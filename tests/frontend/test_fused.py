@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx_text import save
 from same_outputs import check_same
 
+from scripts.onnx_builder import build_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model
 
@@ -38,12 +39,9 @@ def model(
     names = ["" if n == "-" else n for n in inputs.split()]
     constants = {n: rng.uniform(0.4, 1.2, shape_by_name.get(n, (16,))).astype(np.float32) for n in names if n and n not in shapes}
     output_names = ["" if n == "-" else n for n in outputs.split()]
-    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shapes[n]) for n in names if n in shapes]
-    results = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in output_names if n]
     node = helper.make_node(kind, names, output_names, "n", domain=domain, **a)
-    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in constants.items()])
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    inputs_of = {n: shapes[n] for n in names if n in shapes}
+    return build_model([node], inputs_of, {n: None for n in output_names if n}, constants, opset=opset)
 
 
 def ops(loaded: NormalModel) -> str:
@@ -92,12 +90,9 @@ def test_weights_in_blocks_of_half_precision(points: str, tmp_path: Path) -> Non
     rng, kind = np.random.default_rng(4), onnx.TensorProto.FLOAT16
     constants = {"w": rng.integers(0, 256, (8, 2, 16), np.uint8), "s": rng.uniform(0.01, 0.02, 16).astype(np.float16)}
     constants |= {"z": np.full(16, 7.5, np.float16)} if points == "between" else {}
-    ports = [helper.make_tensor_value_info(n, kind, [3, width]) for n, width in (("x", 64), ("y", 8))]
     attributes: dict[str, Any] = {"K": 64, "N": 8, "bits": 4, "block_size": 32}
     node = helper.make_node("MatMulNBits", ["x", *constants], ["y"], "n", domain="com.microsoft", **attributes)
-    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(v, n) for n, v in constants.items()])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    proto = build_model([node], {"x": [3, 64]}, {"y": [3, 8]}, constants, opset=21, types={"x": kind, "y": kind})
     check_same(save(proto, tmp_path), tolerance=2e-3)
 
 

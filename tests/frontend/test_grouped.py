@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx_text import save
 from same_outputs import session
 
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
@@ -40,10 +41,10 @@ def model(
     `rotated`: numbers of a head that are rotated.
     `more`: inputs by name.
     """
-    real, inputs = helper.tensor_dtype_to_np_dtype(kind), list[onnx.ValueInfoProto]()
+    real, inputs, types = helper.tensor_dtype_to_np_dtype(kind), dict[str, list[int]](), dict[str, int]()
 
     def add_input(name: str, shape: list[int], of: int = kind) -> str:
-        inputs.append(helper.make_tensor_value_info(name, of, shape))
+        inputs[name], types[name] = shape, of
         return name
 
     widths = {"q": HEADS, "k": GROUPS, "v": GROUPS}
@@ -63,12 +64,9 @@ def model(
     attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": int(rotated > 0), **attributes}
     outputs = ["y", "present_k", "present_v"]
     node = helper.make_node("GroupQueryAttention", names, outputs, "n", domain="com.microsoft", **attributes)
-    results = [helper.make_tensor_value_info(n, kind, None) for n in outputs]
-    graph = helper.make_graph(
-        [node], "g", inputs, results, [numpy_helper.from_array(v, n) for n, v in constants.items() if n in names]
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    constants = {n: v for n, v in constants.items() if n in names}
+    types |= dict.fromkeys(outputs, kind)
+    return build_model([node], inputs, dict.fromkeys(outputs), constants, opset=opset, types=types)
 
 
 CASES: dict[str, tuple[list[int], dict[str, Any]]] = {  # the last place that holds a token behind the run, of each sample

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx_text import save
 from same_outputs import check_same
 
+from scripts.onnx_builder import build_model
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.frontend.read_onnx import newest_opset
@@ -34,20 +35,14 @@ def model(kind: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx
     """
     rng, names = np.random.default_rng(3), ["" if n == "-" else n for n in inputs.split()]
     base = {n: n.rstrip("012") for n in names if n}
-    ports = [
-        helper.make_tensor_value_info(n, INTEGER_TYPES.get(b, TensorProto.FLOAT), SHAPES[b])
-        for n, b in base.items()
-        if b in SHAPES
-    ]
+    shapes = {n: SHAPES[b] for n, b in base.items() if b in SHAPES}
+    types = {n: INTEGER_TYPES[b] for n, b in base.items() if b in INTEGER_TYPES}
     constants = {
         n: rng.uniform(-0.5, 0.5, CONSTANT_SHAPES[b]).astype(np.float32) for n, b in base.items() if b in CONSTANT_SHAPES
     }
     output_names = outputs.split()
     node = helper.make_node(kind, names, output_names, "n", domain="com.microsoft", **attributes)
-    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in output_names]
-    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in constants.items()])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return build_model([node], shapes, dict.fromkeys(output_names), constants, types=types)
 
 
 CASES = {

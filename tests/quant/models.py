@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from scripts.onnx_builder import build_model
 
 
 def model(
@@ -17,14 +19,7 @@ def model(
     input_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """opset 17, shapes inferred."""
-    graph = helper.make_graph(
-        list(nodes),
-        "test",
-        [helper.make_tensor_value_info(n, input_type, s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in (constants or {}).items()],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    proto = build_model(nodes, inputs, dict.fromkeys(outputs), constants, types=dict.fromkeys(inputs, input_type))
     return onnx.shape_inference.infer_shapes(proto)
 
 

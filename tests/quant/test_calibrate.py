@@ -213,7 +213,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(
         "import resource, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]\n"
         "import numpy as np\nfrom models import model, node\nfrom quant.calibrate import calibrate\n"
         "names = ['x'] + [f't{i}' for i in range(20)]\n"
         "nodes = [node('Neg', a, b) for a, b in zip(names, names[1:])]\n"

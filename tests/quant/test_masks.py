@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from models import model, node
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from quant.calibrate import calibrate
 from quant.fidelity import sqnr_db
@@ -17,6 +17,7 @@ from quant.float_session import open_session
 from quant.masks import LOWEST, find_masked_tensors
 from quant.observe import Masking, Range
 from quant.structural_ranges import adjust_ranges
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session
@@ -88,10 +89,9 @@ def make_masked_model(form: str, low: float) -> onnx.ModelProto:
     }
     nodes = [*FORMS[form], node("Softmax", "a", "y", axis=-1)]
     used = {name for n in nodes for name in n.input}
-    initializers = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in used]
-    *inputs, y = (helper.make_tensor_value_info(name, 1, [1, 2, SIZE, SIZE]) for name in "xky" if name in used | {"y"})
-    graph = helper.make_graph(nodes, "g", inputs, [y], initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    shape = [1, 2, SIZE, SIZE]
+    constants = {n: v for n, v in constants.items() if n in used}
+    return build_model(nodes, {n: shape for n in "xk" if n in used}, {"y": shape}, constants)
 
 
 def quality(form: str, low: float, hw: str, folder: Path) -> float:

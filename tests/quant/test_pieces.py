@@ -9,18 +9,14 @@ from models import convolution_net, model, node
 
 from quant.float_session import FloatSession, PlainModel
 from quant.piecewise_model import PiecewiseModel, tensor_bytes
+from scripts.onnx_builder import build_graph
 
 
 def make_branched_model() -> onnx.ModelProto:
     """Return a model of y = a if the sum of x is positive, else b.
     Tensors a and b are computed long before, and only the branch bodies read them.
     """
-    yes, no = (
-        onnx.helper.make_graph(
-            [node("Neg", read, f"{read}_neg")], read, [], [onnx.helper.make_empty_tensor_value_info(f"{read}_neg")]
-        )
-        for read in ("a", "b")
-    )
+    yes, no = (build_graph([node("Neg", read, f"{read}_neg")], {}, {f"{read}_neg": None}) for read in ("a", "b"))
     nodes = [
         node("Relu", "x", "a"),
         node("Exp", "x", "b"),

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
+from scripts.onnx_builder import build_model
 from tests.semantics.machines import int8_machine, make_mixed_machine, make_unsigned_machine
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
@@ -26,22 +27,22 @@ from toolchain.report.error_page import page, rows_text
 from toolchain.report.layer_types import types_text
 from toolchain.report.report_text import explain_text
 
+MAP = [1, 4, 6, 6]
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """x -> Conv a -> Sigmoid s -> Conv b -> Add of a and b: y."""
     rng = np.random.default_rng(1)
-    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), f"w{i}") for i in range(2)]
+    weights = {f"w{i}": rng.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32) for i in range(2)}
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], name="first"),
         helper.make_node("Sigmoid", ["a"], ["s"], name="function"),
         helper.make_node("Conv", ["s", "w1"], ["b"], name="second"),
         helper.make_node("Add", ["a", "b"], ["y"], name="sum"),
     ]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
     path = tmp_path_factory.mktemp("types") / "net.onnx"
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": MAP}, {"y": MAP}, weights), path)
     return path
 
 
@@ -76,11 +77,9 @@ def test_names_are_tensors_nodes_operators_and_patterns(model: Path, overrides: 
 
 def test_what_is_asked_of_a_tensor_behind_which_a_clamp_is_fused_is_what_that_makes(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
-    weights = numpy_helper.from_array(np.random.default_rng(2).normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), "w")
+    weights = {"w": np.random.default_rng(2).normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32)}
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), helper.make_node("Relu", ["c"], ["y"], name="relu")]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": MAP}, {"y": MAP}, weights), path)
     assert types_of(path) == {"x": "int8", "y": "int8"}
     for overrides in (["c=int16"], ["conv=int16"], ["relu=int16"], ["c=int8", "y=int16"], ["y=int16", "c=int8"]):
         assert types_of(path, *overrides) == {"x": "int8", "y": "int16"}, overrides
@@ -93,14 +92,12 @@ def test_what_is_asked_of_a_tensor_behind_which_a_clamp_is_fused_is_what_that_ma
 def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
     path, rng = tmp_path / "net.onnx", np.random.default_rng(2)
     arrays = [("fc.weight", (4, 4)), ("g.weight", (4, 4)), ("g.bias", (4,))]
-    initializers = [numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name) for name, shape in arrays]
+    weights = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in arrays}
     nodes = [
         helper.make_node("MatMul", ["x", "fc.weight"], ["a"], name="fc"),
         helper.make_node("Gemm", ["a", "g.weight", "g.bias"], ["y"], name="g"),
     ]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": [2, 4]}, {"y": [2, 4]}, weights), path)
     assert weight_types_of(path, "fc.weight=int4") == {"fc": "int4", "g": "int8"}
     assert weight_types_of(path, "*.weight=int4") == {"fc": "int4", "g": "int4"}
     assert types_of(path, "fc*=int16") != types_of(path)  # a pattern that weights have too, of a type that only nodes can have
@@ -161,15 +158,12 @@ def test_the_parameters_file_says_the_types_of_weights(model: Path, tmp_path: Pa
 def test_codes_of_a_file_take_the_narrowest_type_that_holds_them(largest: int, kind: str, tmp_path: Path) -> None:
     codes = np.random.default_rng(3).integers(-largest, largest + 1, (4, 4, 1, 1)).astype(np.int8)
     codes[0, 0] = largest
-    initializers = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(np.array(0.05, np.float32), "scale")]
     nodes = [
         helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"]),
         helper.make_node("Conv", ["x", "w"], ["y"], name="layer"),
     ]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
     path = tmp_path / "net.onnx"
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": MAP}, {"y": MAP}, {"codes": codes, "scale": np.float32(0.05)}), path)
     graph = build(path, BuildOptions(make_mixed_machine())).container.graph
     assert np.array_equal(graph.constants["layer.weights"].ravel(), codes.ravel())
     assert weight_types_of(path) == {"layer": kind}
@@ -196,11 +190,9 @@ def test_repair_keeps_the_types_of_weights(model: Path, tmp_path: Path) -> None:
 
 
 def test_narrow_weights_take_half_the_bytes(tmp_path: Path) -> None:
-    weights = numpy_helper.from_array(np.random.default_rng(2).normal(0, 0.3, (32, 32, 1, 1)).astype(np.float32), "w")
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 2, 2]) for n in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "net", ports[:1], ports[1:], [weights])
-    path = tmp_path / "net.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    weights = {"w": np.random.default_rng(2).normal(0, 0.3, (32, 32, 1, 1)).astype(np.float32)}
+    nodes, shape, path = [helper.make_node("Conv", ["x", "w"], ["y"])], [1, 32, 2, 2], tmp_path / "net.onnx"
+    onnx.save(build_model(nodes, {"x": shape}, {"y": shape}, weights), path)
     built = [build(path, BuildOptions(make_mixed_machine(), types=types)).container for types in ((), ("w=int4",))]
     plain, narrow = (sum(len(data) for s in c.segments if isinstance(s, Region) for _, data in s.constants) for c in built)
     assert plain - narrow == 32 * 32 // 2

@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
+from scripts.onnx_builder import build_model
 from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.semantics.machines import int16_machine
 from tests.support.unsigned_machines import HALF, make_unsigned
@@ -45,14 +46,7 @@ def small_network() -> tuple[onnx.ModelProto, Samples]:
         helper.make_node("Flatten", ["g"], ["f"], "f"),
         helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], "fc", transB=1),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
-        [numpy_helper.from_array(v, n) for n, v in values.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = build_model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 5]}, values, opset=13)
     return model, [{"x": np.asarray(rng.normal(size=(1, 3, 8, 8)), np.float32)} for _ in range(SAMPLES)]
 
 
@@ -137,10 +131,7 @@ def test_what_is_clamped_has_no_coarser_codes(tmp_path: Path) -> None:
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"], "r"),
         helper.make_node("Gemm", ["r", "w"], ["y"], "y", transB=1),
     ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 64, 2, 2]), ("y", [1, 4]))]
-    constants = [numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
-    graph = helper.make_graph(nodes, "clamped", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "net.onnx")
+    onnx.save(build_model(nodes, {"x": [1, 64, 2, 2]}, {"y": [1, 4]}, values, opset=13), tmp_path / "net.onnx")
     np.savez(tmp_path / "calib.npz", x=x)
     built = build(tmp_path / "net.onnx", BuildOptions("ws8_pow2", calibration=str(tmp_path / "calib.npz")))
     quants = {name: kind.quant for name, kind in built.container.graph.types.items()}

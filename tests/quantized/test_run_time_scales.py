@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from quant.float_session import open_session
+from scripts.onnx_builder import build_model
 from toolchain.api import Build, BuildOptions, build
 from toolchain.runtime import Session
 
@@ -25,10 +26,10 @@ def model(zero_points: bool = True, computed: bool = False, read_again: bool = F
     constants = {"w": weights, "w_scale": np.float32(0.01)}
     points = ("x_point", "w_point" if computed else "") if zero_points else ()
     nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "x_scale", "x_point"], "quantize")]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [ROWS, K])]
+    inputs = {"x": [ROWS, K]}
     if computed:
         nodes += [helper.make_node("DynamicQuantizeLinear", ["v"], ["v_codes", "w_scale", "w_point"], "quantize_v")]
-        inputs += [helper.make_tensor_value_info("v", TensorProto.FLOAT, [K, N])]
+        inputs["v"] = [K, N]
         constants = {}
     nodes += [
         helper.make_node("MatMulInteger", ["codes", "v_codes" if computed else "w", *points], ["sums"], "product"),
@@ -36,13 +37,11 @@ def model(zero_points: bool = True, computed: bool = False, read_again: bool = F
         helper.make_node("Mul", ["x_scale", "w_scale"], ["factor"], "factors"),
         helper.make_node("Mul", ["whole", "factor"], ["y"], "scaled"),
     ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [ROWS, N])]
+    outputs = {"y": [ROWS, N]}
     if read_again:
         nodes += [helper.make_node("DequantizeLinear", ["codes", "x_scale", "x_point"], ["again"], "again")]
-        outputs += [helper.make_tensor_value_info("again", TensorProto.FLOAT, [ROWS, K])]
-    values = [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
-    graph = helper.make_graph(nodes, "dynamic", inputs, outputs, values)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        outputs["again"] = [ROWS, K]
+    return build_model(nodes, inputs, outputs, constants, opset=13)
 
 
 def build_file(proto: onnx.ModelProto, folder: Path, machine: str = "edge16", **options: object) -> Build:

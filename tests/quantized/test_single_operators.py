@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from quant.fixed_point.core.codes import CodeType
+from scripts.onnx_builder import build_model
 from tests.quantized.forms import float32_machine, on_kernels
 from tests.support.unsigned_machines import make_unsigned
 from toolchain.api import BuildOptions, build
@@ -70,22 +71,17 @@ def _model(
     """float inputs, quantized; the operator; its output dequantized. And what is fed, whose codes are those given."""
     values = {n: np.asarray(v) for n, v in constants.items()}
     values |= {"ys": np.float32(y[0]), "yz": np.array(y[1], kind.dtype)}
-    nodes, ports, feeds = [], [], {}
+    nodes, ports, feeds = [], {}, {}
     for name, (codes, (scale, zero)) in inputs.items():
         values |= {f"{name}s": np.float32(scale), f"{name}z": np.array(zero, kind.dtype)}
         nodes.append(helper.make_node("QuantizeLinear", [f"{name}_real", f"{name}s", f"{name}z"], [name], f"{name}_quantize"))
-        ports.append(helper.make_tensor_value_info(f"{name}_real", TensorProto.FLOAT, codes.shape))
+        ports[f"{name}_real"] = codes.shape
         feeds[f"{name}_real"] = (codes.astype(np.float32) - np.float32(zero)) * np.float32(scale)
     domain = "com.microsoft" if op in ("QLinearAdd", "QLinearMul") else ""
     nodes.append(helper.make_node(op, order.split(), ["y"], "op", domain=domain, **attributes))
     nodes.append(helper.make_node("DequantizeLinear", ["y", "ys", "yz"], ["y_real"], "y_dequantize"))
     shape = [None] * next(iter(inputs.values()))[0].ndim
-    outputs = [helper.make_tensor_value_info("y_real", TensorProto.FLOAT, shape)]
-    graph = helper.make_graph(
-        nodes, "one", ports, outputs, [numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
+    return build_model(nodes, ports, {"y_real": shape}, values), feeds
 
 
 def _both(model: onnx.ModelProto, feeds: dict[str, Array], machine: Machine, y: QuantPair, folder: Path) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
+from scripts.onnx_builder import build_graph, build_model
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
@@ -146,9 +147,7 @@ def chain(count: int, name: str = "") -> list[onnx.NodeProto]:
 
 
 def model_of(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("t0", f"t{len(nodes)}")]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return build_model(nodes, {"t0": [4]}, {f"t{len(nodes)}": [4]}, opset=21)
 
 
 def test_nodes_in_the_worst_order_and_of_one_name(tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ def test_the_order_is_the_earliest_of_the_files(tmp_path: Path) -> None:
         helper.make_node("Neg", ["d"], ["e"], name="last"),
         helper.make_node("Relu", ["b"], ["c"], name="second"),
     ]
-    graph = helper.make_graph(nodes, "g", [], [])
+    graph = build_graph(nodes, {}, {})
     assert [n.name for n in sort_nodes(graph, {"x"}, {})] == ["first", "second", "late", "last"]
 
 
