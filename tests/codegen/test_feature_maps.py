@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.random_cases import first_table
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Port, Region
@@ -56,12 +57,7 @@ class Net:
         self.weights[name] = np.array(values, np.int64)
 
     def save(self, path: Path, **outputs: list[int]) -> Path:
-        def ports(shapes: dict[str, list[int]]) -> list[Any]:
-            return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-
-        constants = [numpy_helper.from_array(v, n) for n, v in self.weights.items()]
-        graph = helper.make_graph(self.nodes, "net", ports(self.inputs), ports(outputs), constants)
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        onnx.save(build_model(self.nodes, self.inputs, outputs, self.weights), path)
         return path
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule.goals import Goal
@@ -24,10 +25,8 @@ def chain(folder: Path) -> Path:
     for i in range(LAYERS):
         nodes.append(helper.make_node("MatMul", [f"x{i}", "W"], [f"m{i}"], name=f"product{i}"))
         nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"x{i + 1}"], name=f"tanh{i}"))
-    ports = [helper.make_tensor_value_info(n, 1, [4, UNITS]) for n in ("x0", f"x{LAYERS}")]
-    weights = numpy_helper.from_array(rng.normal(0, 0.4, (UNITS, UNITS)).astype(np.float32), "W")
-    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    weights = {"W": rng.normal(0, 0.4, (UNITS, UNITS)).astype(np.float32)}
+    onnx.save(build_model(nodes, {"x0": [4, UNITS]}, {f"x{LAYERS}": [4, UNITS]}, weights), folder / "m.onnx")
     return folder / "m.onnx"
 
 

@@ -13,8 +13,9 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.force_cascades import first_way
 from tests.support.random_cases import DrawnMachine, first_table, machines
 from toolchain.api import Build, BuildOptions, build
@@ -46,11 +47,7 @@ def edge16(sram_kib: int = 512, max_batches: int = 1, **dma: int) -> Machine:
 def save_model(
     path: Path, nodes: list[Any], inputs: dict[str, tuple[int, ...]], y: tuple[int, ...], **constants: np.ndarray
 ) -> Path:
-    input_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
-    output_infos = [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)]
-    initializers = [numpy_helper.from_array(v, n) for n, v in constants.items()]
-    graph = helper.make_graph(nodes, "g", input_infos, output_infos, initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    onnx.save(build_model(nodes, inputs, {"y": y}, constants, opset=20), path)
     return path
 
 

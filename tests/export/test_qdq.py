@@ -14,10 +14,11 @@ import onnx
 import onnx.utils
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from quant.calibration_data import open_data
 from quant.fidelity import sqnr_db
+from scripts.onnx_builder import build_model
 from tests.semantics.machines import make_mixed_machine
 from tests.support.numerics_variants import with_numerics
 from tests.support.unsigned_machines import make_unsigned
@@ -231,16 +232,13 @@ def test_what_is_exported_is_read_back_to_the_same_codes(case: str, hw: str, tmp
 
 def test_tensors_of_the_model_may_have_the_names_that_codes_would_have(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    weights = {"w": rng.standard_normal((8, 8)), "b": rng.standard_normal((1, 1, 8))}
-    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("w", (8, 8)), ("b", (1, 1, 8)))}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["q/product"], "q"),
         helper.make_node("Add", ["q/product", "b"], ["q/out"], "q/add"),
         helper.make_node("Sigmoid", ["q/out"], ["y"], "gate"),
     ]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8]) for n in "xy")
-    graph = helper.make_graph(nodes, "names", [x], [y], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(build_model(nodes, {"x": [1, 4, 8]}, {"y": [1, 4, 8]}, weights), tmp_path / "m.onnx")
     np.savez(tmp_path / "data.npz", x=rng.standard_normal((24, 1, 4, 8)).astype(np.float32))
     data, reference, samples = export_model(tmp_path / "m.onnx", tmp_path / "data.npz", "edge16")
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)

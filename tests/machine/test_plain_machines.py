@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
 
@@ -25,15 +26,9 @@ def bare(name: str) -> Machine:
 
 def save(nodes: list[onnx.NodeProto], outputs: dict[str, list[int]], path: Path) -> Path:
     rng = np.random.default_rng(1)
-    weights = {"w1": (24, 36), "b1": (24,), "w2": (10, 24)}
-    graph = helper.make_graph(
-        nodes,
-        "plain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 36])],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
-        [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    shapes = {"w1": (24, 36), "b1": (24,), "w2": (10, 24)}
+    weights = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    onnx.save(build_model(nodes, {"x": [3, 36]}, outputs, weights), path)
     return path
 
 

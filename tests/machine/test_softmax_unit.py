@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from quant.fidelity import sqnr_db
 from quant.fixed_point.core.codes import CodeType
+from scripts.onnx_builder import build_model
 from tests.semantics.machines import make_mixed_machine
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
@@ -27,10 +28,8 @@ NO_SOFTMAX = "engines.vector.functions has no softmax"
 
 
 def network(path: Path, shape: tuple[int, ...], axis: int) -> Path:
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", "y")]
     nodes = [helper.make_node("Neg", ["x"], ["n"], name="before"), helper.make_node("Softmax", ["n"], ["y"], name="s", axis=axis)]
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": shape}, {"y": shape}), path)
     return path
 
 

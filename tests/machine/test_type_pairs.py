@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import helper, parser
 
+from scripts.onnx_builder import build_model
 from tests.semantics.machines import make_mixed_machine, make_paired_machine
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
@@ -27,16 +28,14 @@ BOTH = (("int8", "int8"), ("int8", "int4"))
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """x -> Conv a -> Sigmoid s -> Conv y."""
     rng = np.random.default_rng(3)
-    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (4, 4, 3, 3)).astype(np.float32), f"w{i}") for i in range(2)]
+    weights = {f"w{i}": rng.normal(0, 0.3, (4, 4, 3, 3)).astype(np.float32) for i in range(2)}
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], name="first", pads=[1, 1, 1, 1]),
         helper.make_node("Sigmoid", ["a"], ["s"], name="function"),
         helper.make_node("Conv", ["s", "w1"], ["y"], name="second", pads=[1, 1, 1, 1]),
     ]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
     path = tmp_path_factory.mktemp("pairs") / "net.onnx"
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": [1, 4, 6, 6]}, {"y": [1, 4, 6, 6]}, weights), path)
     return path
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.schedule.test_buffers import built
 from tests.support.run_in_process import run_script
 from toolchain.api import BuildOptions, build
@@ -56,14 +57,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def save_model(nodes: list[Any], constants: dict[str, np.ndarray], shape: list[int], path: Path) -> Path:
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
-    initializers = [numpy_helper.from_array(v, n) for n, v in constants.items()]
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(
-        helper.make_graph(nodes, "graph", inputs, outputs, initializers), opset_imports=opsets, ir_version=10
-    )
-    onnx.save(model, path)
+    onnx.save(build_model(nodes, {"x": shape}, {nodes[-1].output[0]: None}, constants, opset=21), path)
     return path
 
 

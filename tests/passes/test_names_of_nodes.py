@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.verified_passes import graphs_in
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import InternalError, ProgramError
@@ -50,10 +51,7 @@ def make_rounded_model(kind: str, scale: float) -> onnx.ModelProto:
         helper.make_node("QuantizeLinear", ["t", "s", "z"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
     ]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in "xy")
-    constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.array(scale, np.float32)), ("z", np.array(-5, np.int8)))]
-    graph = helper.make_graph(nodes, "g", [x], [y], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return build_model(nodes, {"x": [1, 8]}, {"y": [1, 8]}, {"s": np.float32(scale), "z": np.int8(-5)}, opset=14)
 
 
 def build_of(proto: onnx.ModelProto, low: float, high: float, folder: Path) -> Build:

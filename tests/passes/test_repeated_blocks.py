@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from quant.observe import Range
 from quant.repair.choices import Quantization
+from scripts.onnx_builder import build_model
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.frontend import load_model, tie_block_ranges
@@ -40,12 +41,8 @@ def stack(folder: Path, blocks: int, between: int = 0) -> Path:
         scores = add("Mul", f"scaled{i}", add("MatMul", f"s{i}", query, transposed_key), f"factor{i}")
         attended = add("MatMul", f"a{i}", add("Softmax", f"p{i}", scores), key)
         last = add("Add", f"sum{i}", last, add("MatMul", f"out{i}", attended, f"o{i}"))
-    constants = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [ROWS, WIDTH]) for n in ("x", last))
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    path = folder / f"blocks{blocks}.onnx"
-    onnx.save(model, path)
+    path, constants = folder / f"blocks{blocks}.onnx", {n: v.astype(np.float32) for n, v in arrays.items()}
+    onnx.save(build_model(nodes, {"x": [ROWS, WIDTH]}, {last: [ROWS, WIDTH]}, constants), path)
     return path
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from quant.fixed_point.core.codes import CodeType
 from quant.parameters import weight_quant
+from scripts.onnx_builder import build_model
 from tests.semantics.machines import int4_machine, int8_machine, make_mixed_machine
 from tests.support.recurrent import recurrent
 from toolchain.api import BuildOptions, build
@@ -36,19 +37,15 @@ def model(folder: Path, *, groups: int = 1, relu: bool = False) -> Path:
         "fc.b": rng.normal(0, 1, 6),
         "shape": np.array([1, 8 * 36]),
     }
-    constants = [numpy_helper.from_array(v.astype(np.int64 if n == "shape" else np.float32), n) for n, v in arrays.items()]
+    constants = {n: v.astype(np.int64 if n == "shape" else np.float32) for n, v in arrays.items()}
     nodes = [
         helper.make_node("Conv", ["x", "conv.w", "conv.b"], ["c"], name="conv", pads=[1] * 4, group=groups),
         *([helper.make_node("Relu", ["c"], ["r"], name="relu")] if relu else []),
         helper.make_node("Reshape", ["r" if relu else "c", "shape"], ["f"], name="flat"),
         helper.make_node("Gemm", ["f", "fc.w", "fc.b"], ["y"], name="fc", transB=1),
     ]
-    ports = [("x", [1, 8, 6, 6]), ("y", [1, 6])]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in ports)
     path = folder / "net.onnx"
-    proto = helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)])
-    proto.ir_version = 8
-    onnx.save(proto, path)
+    onnx.save(build_model(nodes, {"x": [1, 8, 6, 6]}, {"y": [1, 6]}, constants), path)
     np.savez(folder / "calib.npz", x=rng.normal(0, 1, (24, 1, 8, 6, 6)).astype(np.float32))
     return path
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from simulator import chrome_trace
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
@@ -64,12 +65,9 @@ def operands(roles: str, more: str = "") -> str:
 def net(tmp_path: Path) -> Net:
     def saved(nodes: Sequence[onnx.NodeProto], weights: dict[str, tuple[int, ...]], inputs: Sequence[str] = ("x",)) -> Path:
         rng = np.random.default_rng(1)
-        constants = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
-        input_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 12, 12]) for n in inputs]
-        outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
-        graph = helper.make_graph(list(nodes), "graph", input_infos, outputs, constants)
-        path = tmp_path / "model.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+        constants = {n: rng.normal(size=s).astype(np.float32) for n, s in weights.items()}
+        path, shapes = tmp_path / "model.onnx", dict.fromkeys(inputs, (1, 32, 12, 12))
+        onnx.save(build_model(nodes, shapes, {nodes[-1].output[0]: None}, constants), path)
         return path
 
     return saved

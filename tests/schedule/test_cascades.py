@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from bench.make_mobilenet_chain import bodies
+from scripts.onnx_builder import build_model
 from tests.support.force_cascades import force_cascade_plans
 from tests.support.machine_variants import with_keys, with_sram
 from tests.support.record_plans import record_region_plans
@@ -79,16 +80,12 @@ def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_p
 
 def _sound(samples: int) -> onnx.ModelProto:
     """Three 1-D convolutions over one channel."""
-    rng, nodes, weights = np.random.default_rng(0), list[onnx.NodeProto](), list[onnx.TensorProto]()
+    rng, nodes, weights = np.random.default_rng(0), list[onnx.NodeProto](), dict[str, np.ndarray]()
     for number, (outputs, inputs) in enumerate([(16, 1), (16, 16), (8, 16)]):
-        values = rng.normal(0, (5 * inputs) ** -0.5, (outputs, inputs, 5)).astype(np.float32)
-        weights.append(numpy_helper.from_array(values, f"w{number}"))
+        weights[f"w{number}"] = rng.normal(0, (5 * inputs) ** -0.5, (outputs, inputs, 5)).astype(np.float32)
         nodes.append(helper.make_node("Conv", [f"x{number}", f"w{number}"], [f"c{number}"], f"conv{number}", pads=[2, 2]))
         nodes.append(helper.make_node("Relu", [f"c{number}"], [f"x{number + 1}"], f"relu{number}"))
-    x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 1, samples])
-    y = helper.make_tensor_value_info("x3", TensorProto.FLOAT, [1, 8, samples])
-    graph = helper.make_graph(nodes, "sound", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build_model(nodes, {"x0": [1, 1, samples]}, {"x3": [1, 8, samples]}, weights)
 
 
 @pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
@@ -154,10 +151,9 @@ def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arra
 
 def _strip(width: int, layers: int = 4, stride: int = 1) -> onnx.ModelProto:
     """Convolutions of 3 x 3 over 8 channels of a low and wide image, with a product of two of them in between."""
-    rng, nodes, weights, x = np.random.default_rng(0), list[onnx.NodeProto](), list[onnx.TensorProto](), "x"
+    rng, nodes, weights, x = np.random.default_rng(0), list[onnx.NodeProto](), dict[str, np.ndarray](), "x"
     for number in range(layers):
-        values = rng.normal(0, 0.15, (8, 3 if number == 0 else 8, 3, 3)).astype(np.float32)
-        weights.append(numpy_helper.from_array(values, f"w{number}"))
+        weights[f"w{number}"] = rng.normal(0, 0.15, (8, 3 if number == 0 else 8, 3, 3)).astype(np.float32)
         strides = [stride, stride] if number == 0 else [1, 1]
         nodes.append(helper.make_node("Conv", [x, f"w{number}"], [f"c{number}"], f"conv{number}", pads=[1] * 4, strides=strides))
         nodes.append(helper.make_node("Relu", [f"c{number}"], [f"r{number}"], f"relu{number}"))
@@ -165,14 +161,7 @@ def _strip(width: int, layers: int = 4, stride: int = 1) -> onnx.ModelProto:
         if number == 2:
             nodes.append(helper.make_node("Mul", [x, "r1"], ["s"], "product"))
             x = "s"
-    graph = helper.make_graph(
-        nodes,
-        "strip",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, width])],
-        [helper.make_tensor_value_info(x, TensorProto.FLOAT, [1, 8, 16 // stride, width // stride])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return build_model(nodes, {"x": [1, 3, 16, width]}, {x: [1, 8, 16 // stride, width // stride]}, weights)
 
 
 def _slow(kib: float, name: str = "edge16") -> Machine:
@@ -269,12 +258,10 @@ def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_a
     memories["sram"]["size"] = 28672
     engines["extra"] = {**engines["mac"], "memories": {"weights": "own", "parameters": "own"}}
     rng = np.random.default_rng(0)
-    weights = {"w": rng.standard_normal((40, 8, 3, 3)), "v": rng.standard_normal((24, 40, 3, 3))}
-    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    shapes = {"w": (40, 8, 3, 3), "v": (24, 40, 3, 3)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     nodes = [helper.make_node("Conv", [a, b], [c], pads=[1] * 4) for a, b, c in (("x", "w", "h"), ("h", "v", "y"))]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8, 24, 24]), ("y", None)))
-    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = build_model(nodes, {"x": [1, 8, 24, 24]}, {"y": None}, weights)
     counts: Counter[str] = Counter()
     with force_cascade_plans(counts):
         (plan,) = _built(model, with_keys(base, memories=memories, engines=engines), tmp_path).plans
@@ -294,12 +281,11 @@ def test_cycles_of_layers_of_a_cascade_are_those_of_all_their_stripes() -> None:
 def _branches() -> onnx.ModelProto:
     """A strided convolution, two branches of it joined, a residual sum over that, a pool."""
     rng = np.random.default_rng(1)
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    nodes, weights = list[onnx.NodeProto](), dict[str, np.ndarray]()
 
     def conv(x: str, y: str, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         w = rng.standard_normal((outputs, inputs, kernel, kernel)) / np.sqrt(inputs * kernel * kernel)
-        weights.append(numpy_helper.from_array(w.astype(np.float32), y + "_w"))
+        weights[y + "_w"] = w.astype(np.float32)
         pads = [kernel // 2] * 4
         nodes.append(helper.make_node("Conv", [x, y + "_w"], [y], y, kernel_shape=[kernel] * 2, pads=pads, strides=[stride] * 2))
 
@@ -312,10 +298,7 @@ def _branches() -> onnx.ModelProto:
     nodes.append(helper.make_node("Relu", ["sum"], ["relu"], "relu"))
     nodes.append(helper.make_node("MaxPool", ["relu"], ["pool"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]))
     conv("pool", "y", 48, 16, 1)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16, 16, 16])
-    graph = helper.make_graph(nodes, "branches", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return build_model(nodes, {"x": [1, 3, 64, 64]}, {"y": [1, 16, 16, 16]}, weights, opset=13)
 
 
 @pytest.mark.parametrize(
@@ -336,18 +319,14 @@ def test_lower_levels_go_layer_by_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "kib", "channels"), [("edge16", 6, 16), ("nvdla_small", 8, 12)])
 def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, channels: int, tmp_path: Path) -> None:
     """Rows are moved whole, of which strides pass over columns; with granules of channels, of which the last may not be full."""
-    shapes = {"x": [1, 8, 24, 9], "y": [1, 8, 22, 3]}
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
     rng = np.random.default_rng(0)
-    weights = {"w": rng.standard_normal((channels, 8, 3, 3)), "v": rng.standard_normal((8, channels, 3, 1))}
-    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    shapes = {"w": (channels, 8, 3, 3), "v": (8, channels, 3, 1)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["h", "v"], ["y"], strides=[1, 3]),
     ]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], initializers), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
+    model = build_model(nodes, {"x": [1, 8, 24, 9]}, {"y": [1, 8, 22, 3]}, weights)
     counts: Counter[str] = Counter()
     with force_cascade_plans(counts):
         built = _built(model, with_sram(name, kib), tmp_path)
@@ -359,15 +338,13 @@ def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, chan
 def test_convolutions_in_groups_are_a_cascade(channels: int, groups: int, kib: int, tmp_path: Path) -> None:
     """In blocks of channels only where those are whole groups; the build compares bits."""
     rng = np.random.default_rng(0)
-    w = numpy_helper.from_array(rng.standard_normal((channels, channels // groups, 3, 3)).astype(np.float32), "w")
+    w = rng.standard_normal((channels, channels // groups, 3, 3)).astype(np.float32)
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], pads=[1] * 4),
         helper.make_node("Conv", ["p", "w"], ["h"], pads=[1] * 4, group=groups),
         helper.make_node("Sigmoid", ["h"], ["y"]),
     ]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, channels, 16, 16]), ("y", None)))
-    graph = helper.make_graph(nodes, "g", [x], [y], [w])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = build_model(nodes, {"x": [1, channels, 16, 16]}, {"y": None}, {"w": w})
     counts: Counter[str] = Counter()
     with force_cascade_plans(counts):
         _built(model, with_sram("edge16", kib), tmp_path)
@@ -380,10 +357,7 @@ def test_an_operand_of_fewer_dimensions_is_in_a_cascade_as_one_of_all(tmp_path: 
     def model(*mask: int) -> onnx.ModelProto:
         steps = [("Tanh", "m", "m1"), ("Tanh", "x", "a"), ("Add", "a m1", "b"), ("Sigmoid", "b", "c"), ("Mul", "c m1", "d")]
         nodes = [helper.make_node(op, inputs.split(), [out]) for op, inputs, out in (*steps, ("Tanh", "d", "y"))]
-        shapes = {"x": (1, 8, 64, 64), "m": mask, "y": (1, 8, 64, 64)}
-        x, m, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items())
-        graph = helper.make_graph(nodes, "masked", [x, m], [y])
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        return build_model(nodes, {"x": (1, 8, 64, 64), "m": mask}, {"y": (1, 8, 64, 64)}, opset=13)
 
     built = [_built(model(*mask), with_sram("edge16", 16), tmp_path) for mask in ((64, 64), (1, 64, 64), (1, 1, 64, 64))]
     assert len({b.figures["cycles"] for b in built}) == 1

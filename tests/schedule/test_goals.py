@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from bench.make_mobilenet_chain import bodies
+from scripts.onnx_builder import build_model
 from tests.support.check_bounds import dram_bytes, require_bounds
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.option_values import plan_goal
@@ -40,13 +41,10 @@ def _machine(kib: float) -> Machine:
 def _wide() -> onnx.ModelProto:
     """Two branches of three layers; in the order of the file both have their widest tensors at once."""
     rng = np.random.default_rng(0)
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    nodes, weights = list[onnx.NodeProto](), dict[str, np.ndarray]()
 
     def conv(x: str, y: str, inputs: int, outputs: int) -> None:
-        weights.append(
-            numpy_helper.from_array((rng.standard_normal((outputs, inputs, 1, 1)) / inputs).astype(np.float32), y + "_w")
-        )
+        weights[y + "_w"] = (rng.standard_normal((outputs, inputs, 1, 1)) / inputs).astype(np.float32)
         nodes.append(helper.make_node("Conv", [x, y + "_w"], [y], y))
 
     conv("x", "a", 4, 8)
@@ -56,9 +54,7 @@ def _wide() -> onnx.ModelProto:
         conv(branch + "0", branch + "1", 48, 8)
     nodes.append(helper.make_node("Concat", ["b1", "c1"], ["both"], axis=1))
     conv("both", "y", 16, 4)
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 16, 16]) for n in "xy")
-    graph = helper.make_graph(nodes, "wide", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return build_model(nodes, {"x": [1, 4, 16, 16]}, {"y": [1, 4, 16, 16]}, weights, opset=13)
 
 
 def _built(model: onnx.ModelProto, folder: Path, machine: Machine, objective: str = "cycles", **options: Any) -> Build:
@@ -270,12 +266,9 @@ def test_layers_run_in_an_order_of_fewer_live_bytes_where_that_spills_less(tmp_p
         helper.make_node("Conv", [f"a{i}", f"v{i}"], [f"b{i}"], f"b{i}", pads=[1, 1, 1, 1], strides=[4, 4]) for i in range(4)
     ]
     concat = helper.make_node("Concat", [f"b{i}" for i in range(4)], ["y"], axis=1)
-    weights = [numpy_helper.from_array(rng.standard_normal((64, 8, 1, 1)).astype(np.float32), f"w{i}") for i in range(4)]
-    weights += [numpy_helper.from_array(rng.standard_normal((8, 64, 3, 3)).astype(np.float32), f"v{i}") for i in range(4)]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 32, 32])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 32, 8, 8])
-    graph = helper.make_graph([*firsts, *seconds, concat], "order", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    weights = {f"w{i}": rng.standard_normal((64, 8, 1, 1)).astype(np.float32) for i in range(4)}
+    weights |= {f"v{i}": rng.standard_normal((8, 64, 3, 3)).astype(np.float32) for i in range(4)}
+    model = build_model([*firsts, *seconds, concat], {"x": [1, 8, 32, 32]}, {"y": [1, 32, 8, 8]}, weights, opset=13)
     for objective in ("cycles", "balanced"):
         figures = _built(model, tmp_path, _machine(72), objective).figures
         assert figures["dram_write_bytes"] == 2048  # the output alone

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.machine_variants import with_sram
 from tests.support.record_plans import record_region_plans
 from toolchain.api import BuildOptions, build
@@ -30,13 +31,13 @@ class Network:
     def __init__(self, size: int, channels: int):
         self._rng, self._size, self._channels = np.random.default_rng(5), size, channels
         self._nodes: list[onnx.NodeProto] = []
-        self._weights: list[onnx.TensorProto] = []
+        self._weights: dict[str, np.ndarray] = {}
 
     def conv(self, source: str, output: str, shape: tuple[int, int, int], groups: int = 1, stride: int = 1) -> str:
         """shape: output channels, input channels of a group, kernel."""
         out, into, kernel = shape
         weights = (self._rng.normal(size=(out, into, kernel, kernel)) / np.sqrt(into * kernel * kernel)).astype(np.float32)
-        self._weights.append(numpy_helper.from_array(weights, f"{output}.w"))
+        self._weights[f"{output}.w"] = weights
         attributes = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups, "strides": [stride] * 2}
         self._nodes.append(helper.make_node("Conv", [source, f"{output}.w"], [output], f"{output}/conv", **attributes))
         return output
@@ -46,10 +47,8 @@ class Network:
         return output
 
     def saved(self, folder: Path, out: str) -> Path:
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, self._channels, self._size, self._size])
-        y = helper.make_tensor_value_info(out, TensorProto.FLOAT, None)
-        graph = helper.make_graph(self._nodes, "g", [x], [y], self._weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        x = [1, self._channels, self._size, self._size]
+        model = build_model(self._nodes, {"x": x}, {out: None}, self._weights)
         onnx.save(onnx.shape_inference.infer_shapes(model), folder / "model.onnx")
         return folder / "model.onnx"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 
 WEIGHTS = "  weights:  # its port takes 128 int4 a cycle, twice what a fold of one row loads\n    size: "
@@ -28,13 +29,10 @@ def machine_with_weights(folder: Path, size: str) -> Path:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_weights_are_read_once_for_many_pixels(layers: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array((rng.standard_normal((64, 64, 3, 3)) / 24).astype(np.float32), f"w{i}") for i in range(layers)
-    ]
+    weights = {f"w{i}": (rng.standard_normal((64, 64, 3, 3)) / 24).astype(np.float32) for i in range(layers)}
     nodes = [helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"x{i + 1}"], pads=[1, 1, 1, 1]) for i in range(layers)]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64, 12, 12]) for name in ("x0", f"x{layers}"))
-    graph = helper.make_graph(nodes, "kernels", [x], [y], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "kernels.onnx")
+    model = build_model(nodes, {"x0": [1, 64, 12, 12]}, {f"x{layers}": [1, 64, 12, 12]}, weights, opset=13)
+    onnx.save(model, tmp_path / "kernels.onnx")
     machine = machine_with_weights(tmp_path, "24 KiB")
     figures = build(tmp_path / "kernels.onnx", BuildOptions(str(machine), repair="none")).figures
     roomy = build(tmp_path / "kernels.onnx", BuildOptions("transformer64", repair="none")).figures

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.example_networks import fill_network
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
@@ -51,11 +52,9 @@ def model(tmp_path: Path) -> Path:
 
 def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], **weights: tuple) -> None:
     rng = np.random.default_rng(1)
-    constants = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
-    input_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in inputs]
-    output_infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in outputs]
-    graph = helper.make_graph(list(nodes), "graph", input_infos, output_infos, constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    constants = {n: rng.normal(size=s).astype(np.float32) for n, s in weights.items()}
+    input_shapes, output_shapes = (dict.fromkeys(names, (1, 32, 16, 16)) for names in (inputs, outputs))
+    onnx.save(build_model(nodes, input_shapes, output_shapes, constants), path)
 
 
 def convolution(x: str, w: str, y: str) -> onnx.NodeProto:

@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, seed, settings
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.compare_exact import require_exact
 from tests.support.machine_variants import with_keys
 from tests.support.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
@@ -35,19 +36,15 @@ CASES = int(os.environ.get("RANDOM_CASES", "10"))
 def _early_work_and_late_weights() -> onnx.ModelProto:
     """Wide maps and few weights first, small maps and many weights behind."""
     rng = np.random.default_rng(0)
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    nodes, weights = list[onnx.NodeProto](), dict[str, np.ndarray]()
     shapes = [(16, 8, 3, 1), (32, 16, 3, 1), (16, 32, 3, 2), (64, 16, 3, 2), (64, 64, 3, 1), (128, 64, 3, 1)]
     for i, (outputs, inputs, kernel, stride) in enumerate(shapes):
         values = rng.normal(0, (inputs * kernel * kernel) ** -0.5, (outputs, inputs, kernel, kernel)).astype(np.float32)
-        weights.append(numpy_helper.from_array(values, f"w{i}"))
+        weights[f"w{i}"] = values
         pads = [kernel // 2] * 4
         nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], f"conv{i}", pads=pads, strides=[stride, stride]))
         nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"], f"relu{i}"))
-    x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 8, 64, 64])
-    y = helper.make_tensor_value_info(f"x{len(shapes)}", TensorProto.FLOAT, [1, 128, 16, 16])
-    graph = helper.make_graph(nodes, "late", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build_model(nodes, {"x0": [1, 8, 64, 64]}, {f"x{len(shapes)}": [1, 128, 16, 16]}, weights)
 
 
 def _slow_dram(name: str) -> Machine:
@@ -84,17 +81,14 @@ def _many_weights_behind_much_work() -> onnx.ModelProto:
     """Two convolutions of a map, and a product of its mean with more weights than a small memory holds."""
     rng = np.random.default_rng(0)
     shapes = {"w0": (16, 8, 3, 3), "w1": (16, 16, 3, 3), "w2": (4096, 16, 1, 1)}
-    weights = [numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name) for name, shape in shapes.items()]
+    weights = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], "conv0", pads=[1] * 4),
         helper.make_node("Conv", ["a", "w1"], ["b"], "conv1", pads=[1] * 4),
         helper.make_node("GlobalAveragePool", ["b"], ["c"], "mean"),
         helper.make_node("Conv", ["c", "w2"], ["y"], "late"),
     ]
-    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 64, 64])]
-    ends.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4096, 1, 1]))
-    graph = helper.make_graph(nodes, "late", ends[:1], ends[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build_model(nodes, {"x": [1, 8, 64, 64]}, {"y": [1, 4096, 1, 1]}, weights)
 
 
 def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from bench.make_mobilenet_chain import bodies
+from scripts.onnx_builder import build_model
 from tests.support.machine_variants import with_sram
 from toolchain.api import BuildOptions, build
 from toolchain.machine import Space
@@ -24,7 +25,7 @@ def _windows() -> onnx.ModelProto:
     """A convolution of large, strided windows, pooling, another of fewer rows than it strides over, and one of groups."""
     rng = np.random.default_rng(0)
     shapes = {"stem": (32, 3, 7, 7), "skip": (64, 32, 1, 1), "wide": (128, 64, 1, 1), "groups": (64, 64, 3, 3)}
-    weights = [numpy_helper.from_array((0.1 * rng.standard_normal(s)).astype(np.float32), f"{n}_w") for n, s in shapes.items()]
+    weights = {f"{n}_w": (0.1 * rng.standard_normal(s)).astype(np.float32) for n, s in shapes.items()}
     nodes = [
         helper.make_node("Conv", ["x", "stem_w"], ["stem"], "stem", pads=[3] * 4, strides=[2, 2]),
         helper.make_node("MaxPool", ["stem"], ["pool"], "pool", kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]),
@@ -32,11 +33,7 @@ def _windows() -> onnx.ModelProto:
         helper.make_node("Conv", ["skip", "wide_w"], ["wide"], "wide"),
         helper.make_node("Conv", ["wide", "groups_w"], ["y"], "groups", pads=[1] * 4, group=2),
     ]
-    sides = {"x": [1, 3, 192, 192], "y": [1, 64, 24, 24]}
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sides.items())
-    model = helper.make_model(helper.make_graph(nodes, "windows", [x], [y], weights), opset_imports=[helper.make_opsetid("", 13)])
-    model.ir_version = 8
-    return model
+    return build_model(nodes, {"x": [1, 3, 192, 192]}, {"y": [1, 64, 24, 24]}, weights, opset=13)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.machine_variants import with_keys, with_sram
 from toolchain.api import Build, BuildOptions, build
 from toolchain.isa import Machine, load_machine
@@ -24,7 +25,6 @@ def attention(folder: Path, tokens: int = TOKENS) -> Path:
     drawn = rng.normal(size=(4, size, size)).astype(np.float32) / np.float32(np.sqrt(size))
     constants = {f"w{n}": w for n, w in zip("qkvo", drawn)}
     constants |= {"cut": np.array([1, tokens, HEADS, WIDTH]), "whole": np.array([1, tokens, size])}
-    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     nodes = []
     for name, perm in (("q", (0, 2, 1, 3)), ("k", (0, 2, 3, 1)), ("v", (0, 2, 1, 3))):
         nodes += [
@@ -39,11 +39,7 @@ def attention(folder: Path, tokens: int = TOKENS) -> Path:
         helper.make_node("Reshape", ["mixed/rows", "whole"], ["joined"], "mixed/reshape"),
         helper.make_node("MatMul", ["joined", "wo"], ["y"], "o/product"),
     ]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, tokens, size]) for n in ("x", "y"))
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], initializers), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
-    )
-    onnx.save(model, folder / "heads.onnx")
+    onnx.save(build_model(nodes, {"x": [1, tokens, size]}, {"y": [1, tokens, size]}, constants), folder / "heads.onnx")
     return folder / "heads.onnx"
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from simulator import DramRange, DramRangeKind, Simulation, simulate
 from tests.simulator.nvdla_layers import HardwareLayer, program
 from toolchain.api import BuildOptions, build
@@ -93,12 +94,9 @@ def save_model(layer: HardwareLayer, path: Path) -> Path:
         strides=layer.stride,
         dilations=layer.dilation,
     )
-    ports = [("x", (1, layer.channels, *layer.input)), ("y", (1, layer.kernels, *layer.output))]
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ports]
-    constants = {"w": weights.transpose(0, 3, 1, 2) / 128, "b": biases / (1 << 16)}
-    initializers = [numpy_helper.from_array(v.astype(np.float32), name) for name, v in constants.items()]
-    graph = helper.make_graph([node], "layer", infos[:1], infos[1:], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    x, y = (1, layer.channels, *layer.input), (1, layer.kernels, *layer.output)
+    w, b = weights.transpose(0, 3, 1, 2) / 128, biases / (1 << 16)
+    onnx.save(build_model([node], {"x": x}, {"y": y}, {"w": w.astype(np.float32), "b": b.astype(np.float32)}), path)
     return path
 
 
