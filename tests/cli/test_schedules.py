@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from toolchain.cli.build import main as build
 
 
@@ -16,11 +17,10 @@ from toolchain.cli.build import main as build
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "two.onnx"
     rng = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(rng.standard_normal((8, 8, 3, 3)).astype(np.float32), n) for n in ("v", "w")]
+    weights = {n: rng.standard_normal((8, 8, 3, 3)).astype(np.float32) for n in ("v", "w")}
     nodes = [helper.make_node("Conv", [a, w], [b], b, pads=[1] * 4) for a, w, b in (("x", "v", "middle"), ("middle", "w", "y"))]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 12, 12]) for n in "xy")
-    graph = helper.make_graph(nodes, "two", [x], [y], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    shape = [1, 8, 12, 12]
+    onnx.save(build_model(nodes, {"x": shape}, {"y": shape}, weights, opset=13), path)
     return path
 
 

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.random_cases import DrawnMachine, machines
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
@@ -24,17 +25,14 @@ def products(sizes: tuple[int, int, int, int], path: Path) -> Path:
     """Two of them, the first with a Relu: rows, and the sizes of what is read, between, and made."""
     rows, inner, between, outputs = sizes
     rng = np.random.default_rng(sum(sizes))
-    weights = {"w": rng.normal(0, 1, (inner, between)), "v": rng.normal(0.3, 1, (between, outputs))}
+    drawn = {"w": rng.normal(0, 1, (inner, between)), "v": rng.normal(0.3, 1, (between, outputs))}
+    weights = {n: w.astype(np.float32) for n, w in drawn.items()}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], name="a"),
         helper.make_node("Relu", ["a"], ["r"], name="r"),
         helper.make_node("MatMul", ["r", "v"], ["y"], name="y"),
     ]
-    input_infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, inner])]
-    output_infos = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    initializers = [numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items()]
-    graph = helper.make_graph(nodes, "graph", input_infos, output_infos, initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(build_model(nodes, {"x": [rows, inner]}, {"y": None}, weights), path)
     return path
 
 

@@ -14,8 +14,9 @@ import onnx
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.decompose_cases import require_equal_in_steps
 from tests.support.random_cases import DRAWN, DrawnMachine, machines
 
@@ -41,7 +42,7 @@ class Chain:
         self.draw = draw
         self.shape = tuple(draw(st.integers(1, most)) for most in (2, 6, 4, 6))
         self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
+        self.constants: dict[str, np.ndarray] = {}
         self.last = "x"
         self._rng = np.random.default_rng(draw(st.integers(0, 99)))
 
@@ -54,16 +55,15 @@ class Chain:
         return self.add_constant(self._rng.normal(1, 0.3, shape).astype(np.float32))
 
     def add_constant(self, value: np.ndarray) -> str:
-        self.constants.append(numpy_helper.from_array(value, f"c{len(self.constants)}"))
-        return self.constants[-1].name
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
 
     def choose(self, *values: Any) -> Any:
         return self.draw(st.sampled_from(values))
 
     def model(self) -> onnx.ModelProto:
-        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shape) for n in ("x", self.last))
-        graph = helper.make_graph(self.nodes, "g", [x], [y], self.constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=11)
+        return build_model(self.nodes, {"x": self.shape}, {self.last: self.shape}, self.constants, opset=OPSET)
 
 
 def norm(chain: Chain) -> None:

@@ -11,10 +11,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleKind
+from scripts.onnx_builder import build_model
 from toolchain.errors import CompileError
 from toolchain.isa import machine_from_json, machine_to_json
 
@@ -39,8 +40,7 @@ def judges(script: ModuleType) -> ModuleType:
 
 def model(**metadata: str):
     """Return a model with one input and its metadata."""
-    graph = helper.make_graph([], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])], [])
-    proto = helper.make_model(graph)
+    proto = build_model([], {"x": [1, 3, 64, 64]}, {})
     helper.set_model_props(proto, metadata)
     return proto
 

@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.make_mobilenet_chain import bodies
+from scripts.onnx_builder import build_model
 from tests.support.check_bounds import dram_bytes, require_bounds
 from tests.support.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
@@ -152,10 +153,7 @@ def _make_strided(kernel: int, pads: int) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     w = rng.standard_normal((4, 3, kernel, kernel)).astype(np.float32)
     node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[kernel] * 2, strides=[2, 2], pads=[pads] * 4)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 9, 8])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "strided", [x], [y], [numpy_helper.from_array(w, "w")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return build_model([node], {"x": [1, 3, 9, 8]}, {"y": None}, {"w": w}, opset=13)
 
 
 @pytest.mark.parametrize(("kernel", "pads", "read"), [(1, 0, 5 * 4 * 3), (3, 1, 9 * 8 * 3), (2, 0, 8 * 8 * 3)])
@@ -167,20 +165,16 @@ def test_what_no_window_meets_need_not_come(kernel: int, pads: int, read: int, t
 def _make_sliced(*parts: tuple[list[int], list[int], list[int], list[int]]) -> onnx.ModelProto:
     """A convolution 3 -> 8 channels of 6x6, slices of which (starts, ends, axes, steps) are clamped, each an output."""
     rng = np.random.default_rng(0)
-    constants = [numpy_helper.from_array(rng.standard_normal((8, 3, 1, 1)).astype(np.float32), "w")]
+    constants = {"w": rng.standard_normal((8, 3, 1, 1)).astype(np.float32)}
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"])]
-    outputs = []
     for number, part in enumerate(parts):
         names = [f"{key}{number}" for key in ("starts", "ends", "axes", "steps")]
-        constants += [numpy_helper.from_array(np.array(values, np.int64), name) for name, values in zip(names, part)]
+        constants |= {name: np.array(values, np.int64) for name, values in zip(names, part)}
         nodes += [
             helper.make_node("Slice", ["c", *names], [f"s{number}"]),
             helper.make_node("Tanh", [f"s{number}"], [f"y{number}"]),
         ]
-        outputs.append(helper.make_tensor_value_info(f"y{number}", TensorProto.FLOAT, None))
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 6, 6])
-    graph = helper.make_graph(nodes, "sliced", [x], outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return build_model(nodes, {"x": [1, 3, 6, 6]}, {f"y{n}": None for n in range(len(parts))}, constants, opset=13)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.check_bounds import require_bounds
 from tests.support.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
@@ -137,21 +138,15 @@ def test_any_outputs_meet_as_many_inputs(seed: int) -> None:
 def _save_pooled(folder: Path, channels: int) -> Path:
     """A convolution over 32 x 32, a global pool, and a fully connected layer of 64 x channels."""
     rng = np.random.default_rng(0)
-
-    def weights(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
-
     nodes: Sequence[onnx.NodeProto] = [
         helper.make_node("Conv", ["x", "v"], ["a"], "first", pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["a", "w"], ["b"], "second"),
         helper.make_node("GlobalAveragePool", ["b"], ["p"], "pool"),
         helper.make_node("Conv", ["p", "u"], ["y"], "last"),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 32, 32])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    constants = [weights("v", 64, 16, 3, 3), weights("w", 64, 64, 1, 1), weights("u", channels, 64, 1, 1)]
-    graph = helper.make_graph(nodes, "pooled", [x], [y], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+    shapes = {"v": (64, 16, 3, 3), "w": (64, 64, 1, 1), "u": (channels, 64, 1, 1)}
+    weights = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    onnx.save(build_model(nodes, {"x": [1, 16, 32, 32]}, {"y": None}, weights), folder / "model.onnx")
     return folder / "model.onnx"
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.machine_variants import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
@@ -25,10 +26,9 @@ def _figures(
     engines["mac"] |= {"rows": 1, "columns": 1, "depth": 1, "issue_cycles": 0, "accumulators": {"bits": 32, "entries": 64}}
     engines["mac"]["timing"] |= {"fold_cycles": 0, "reduction": reduction}
     machine = with_keys(base, engines=engines, limits={**every, "convolution": limits, "depthwise": limits})
-    w = numpy_helper.from_array(np.random.default_rng(0).standard_normal(weights).astype(np.float32), "w")
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", None)))
-    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], **attributes)], "cut", [x], [y], [w])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+    w = np.random.default_rng(0).standard_normal(weights).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    onnx.save(build_model([node], {"x": shape}, {"y": None}, {"w": w}), folder / "model.onnx")
     return build(folder / "model.onnx", BuildOptions(machine)).figures
 
 
@@ -72,9 +72,8 @@ def test_rows_of_a_stride_that_the_machine_has_not_are_made_one_by_one(tmp_path:
 
 def test_products_of_one_operation_overlap(tmp_path: Path) -> None:
     """transformer64 fills its array once for all products of a batch."""
-    a, b, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8, 8]) for n in "aby")
-    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "batch", [a, b], [y])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    node, shape = helper.make_node("MatMul", ["a", "b"], ["y"]), [1, 4, 8, 8]
+    onnx.save(build_model([node], {"a": shape, "b": shape}, {"y": shape}), tmp_path / "model.onnx")
     figures = build(tmp_path / "model.onnx", BuildOptions("transformer64")).figures
     (layer,) = (layer for layer in figures["layers"] if layer["op"] == "MatrixProduct")
     assert _array_cycles(figures) <= layer["cycles"] < 2 * _array_cycles(figures)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from simulator import StallCause
 from toolchain.api import Build, BuildOptions, build
 from toolchain.report.build_text import attribution_text
@@ -22,15 +23,13 @@ from toolchain.runtime import Session, random_feeds
 def network(path: Path, group: int) -> Path:
     """Two convolutions of 3 x 3, the second in groups of two channels."""
     rng = np.random.default_rng(3)
-    weights = {"w": (16, 16, 3, 3), "v": (16, 16 // group, 3, 3)}
-    initializers = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
+    shapes = {"w": (16, 16, 3, 3), "v": (16, 16 // group, 3, 3)}
+    weights = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["y"], "one", pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["y", "v"], ["z"], "two", pads=[1, 1, 1, 1], group=group),
     ]
-    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (1, 16, 16, 16)) for n in ("x", "z")]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    onnx.save(build_model(nodes, {"x": (1, 16, 16, 16)}, {"z": (1, 16, 16, 16)}, weights), path)
     return path
 
 

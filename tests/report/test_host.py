@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import HostSubgraph
 from toolchain.errors import CompileError, ProgramError
@@ -25,9 +26,8 @@ CONVOLUTION_MACS = 4 * 3 * 9 * 8 * 8
 
 def island(op: str, shapes: dict[str, tuple[int, ...]], output: tuple[int, ...], **attributes: Any) -> HostSubgraph:
     node = helper.make_node(op, list(shapes), ["y"], "n", **attributes)
-    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)])
-    return HostSubgraph(helper.make_model(graph).SerializeToString(), tuple(shapes), ("y",), ("n",))
+    model = build_model([node], shapes, {"y": output}, opset=onnx.defs.onnx_opset_version())
+    return HostSubgraph(model.SerializeToString(), tuple(shapes), ("y",), ("n",))
 
 
 S = ()

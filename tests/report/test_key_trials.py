@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from simulator import StallCause
 from tests.support.machine_variants import with_keys
 from toolchain.api import Build, BuildOptions, build
@@ -40,14 +41,12 @@ def edge_with(path: str, value: Any) -> Machine:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three convolutions of 3 x 3 on 32 x 32 x 16."""
     rng, path = np.random.default_rng(3), tmp_path_factory.mktemp("keys") / "m.onnx"
-    weights = [numpy_helper.from_array(rng.normal(size=(16, 16, 3, 3)).astype(np.float32), n) for n in "uvw"]
+    weights = {n: rng.normal(size=(16, 16, 3, 3)).astype(np.float32) for n in "uvw"}
     nodes = [
         helper.make_node("Conv", [x, w], [y], name, pads=[1, 1, 1, 1])
         for name, x, w, y in (("one", "x", "u", "a"), ("two", "a", "v", "b"), ("three", "b", "w", "y"))
     ]
-    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (1, 16, 32, 32)) for n in "xy"]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    onnx.save(build_model(nodes, {"x": (1, 16, 32, 32)}, {"y": (1, 16, 32, 32)}, weights), path)
     return path
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Quant
 from toolchain.report.noise import RoundingError, noise_energy
@@ -29,11 +30,9 @@ def test_masked_positions_are_no_loss(low: float, tmp_path: Path) -> None:
         helper.make_node("Softmax", ["sum"], ["y"], axis=-1),
     ]
     values = {"one": np.ones(()), "low": np.array(low), "w": rng.normal(0, 0.5, (8, 12))}
-    constants = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in values.items()]
-    shapes = {"x": [1, 4, 8], "m": [1, 1, 12], "y": [1, 4, 12]}
-    x, m, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items())
-    graph = helper.make_graph(nodes, "net", [x, m], [y], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "net.onnx")
+    constants = {n: v.astype(np.float32) for n, v in values.items()}
+    model = build_model(nodes, {"x": [1, 4, 8], "m": [1, 1, 12]}, {"y": [1, 4, 12]}, constants)
+    onnx.save(model, tmp_path / "net.onnx")
     let_through = np.ones((8, 1, 12), np.float32)
     let_through[:, :, 9:] = 0
     np.savez(tmp_path / "data.npz", x=rng.normal(0, 1, (8, 4, 8)).astype(np.float32), m=let_through)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from quant.file import read_parameters
+from scripts.onnx_builder import build_model
 from tests.semantics.machines import make_mixed_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
@@ -25,16 +26,14 @@ INNER = {"x/rows": "x", "a/rows": "a", "r/before_reshape": "r", "b/rows": "b", "
 def model(tmp_path: Path) -> Path:
     """x[1, 8, 16] -> MatMul a -> Relu r -> MatMul b -> Sigmoid y."""
     rng = np.random.default_rng(2)
-    arrays = [numpy_helper.from_array(rng.normal(0, 0.3, (16, 16)).astype(np.float32), n) for n in ("fc.weight", "g.weight")]
+    weights = {n: rng.normal(0, 0.3, (16, 16)).astype(np.float32) for n in ("fc.weight", "g.weight")}
     nodes = [
         helper.make_node("MatMul", ["x", "fc.weight"], ["a"], name="fc"),
         helper.make_node("Relu", ["a"], ["r"], name="relu"),
         helper.make_node("MatMul", ["r", "g.weight"], ["b"], name="second"),
         helper.make_node("Sigmoid", ["b"], ["y"], name="score"),
     ]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 16]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], arrays)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "net.onnx")
+    onnx.save(build_model(nodes, {"x": [1, 8, 16]}, {"y": [1, 8, 16]}, weights), tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=rng.normal(0, 1, (8, 8, 16)).astype(np.float32))
     return tmp_path / "net.onnx"
 

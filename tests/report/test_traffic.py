@@ -8,8 +8,9 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.hw.chip import Chip
@@ -30,11 +31,9 @@ def built(tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Build:
     """24 rows by 64 x 96, and those by 96 x 33."""
     path = tmp_path_factory.mktemp("traffic") / "g.onnx"
     rng, shapes = np.random.default_rng(3), {"w": (64, 96), "v": (96, 33)}
-    weights = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in shapes.items()]
+    weights = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "one"), helper.make_node("MatMul", ["y", "v"], ["z"], "two")]
-    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (24, c)) for n, c in (("x", 64), ("z", 33))]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    onnx.save(build_model(nodes, {"x": (24, 64)}, {"z": (24, 33)}, weights), path)
     return build(path, BuildOptions(hardware=machine))
 
 

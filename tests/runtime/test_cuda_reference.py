@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from quant.fixed_point import CodeType, Rounding
 from quant.fixed_point.core.requant import Requant
+from scripts.onnx_builder import build_model
 from tests.support.device_arrays import ATTRIBUTES, FUNCTIONS, METHODS, UFUNCS, DeviceArray, DeviceLibrary
 from toolchain.api import Build, BuildOptions, Session, build
 from toolchain.errors import CompileError
@@ -69,11 +70,9 @@ def test_operators_that_take_device_arrays_are_tested() -> None:
 def built() -> Build:
     """A MatMul and a Softmax, which runs in integers on this machine."""
     rng = np.random.default_rng(1)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 8]) for name in "xy")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="m"), helper.make_node("Softmax", ["h"], ["y"], name="s")]
-    weights = numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), "w")
-    graph = helper.make_graph(nodes, "g", [x], [y], [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    weights = {"w": rng.normal(size=(8, 8)).astype(np.float32)}
+    model = build_model(nodes, {"x": [2, 8]}, {"y": [2, 8]}, weights)
     return build(model, BuildOptions("transformer64", calibration={"x": rng.normal(size=(2, 2, 8)).astype(np.float32)}))
 
 

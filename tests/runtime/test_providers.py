@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from quant import float_session
 from quant.float_session import inference_notes, open_session
+from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, Session, build
 from toolchain.errors import CompileError
 from toolchain.foundation import inference
@@ -33,11 +34,9 @@ OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
 
 def model(operators: str = "Relu Softmax") -> bytes:
     """A chain of these operators on float[2]."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
     names = ["x", *(f"t{i}" for i in range(len(operators.split()) - 1)), "y"]
     nodes = [helper.make_node(op, [a], [b], name=f"{op}_0") for op, a, b in zip(operators.split(), names, names[1:])]
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    return build_model(nodes, {"x": [2]}, {"y": [2]}).SerializeToString()
 
 
 class SessionWithGpu:
@@ -104,9 +103,8 @@ def test_float_models_run_on_the_requested_host(gpu: list[tuple[Any, Any]]) -> N
 
 def test_a_build_runs_its_float_models_and_islands_there(gpu: list[tuple[Any, Any]]) -> None:
     data = [{"x": np.array([[-1.0, 2.0]], np.float32)}] * 2
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "xy")
     nodes = [helper.make_node("Relu", ["x"], ["r"], name="r"), helper.make_node("Softmax", ["r"], ["y"], name="s")]
-    proto = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    proto = build_model(nodes, {"x": [1, 2]}, {"y": [1, 2]})
     built = build(proto, BuildOptions("ethos_u55_256", calibration=data, host="cuda", host_nodes=("r", "s"), error_report=True))
     assert built.figures["segments"] == [{"where": CUDA[0], "nodes": 2, "on_cpu": ["s (Softmax)"]}]
     assert "2 nodes on CUDAExecutionProvider (1 of them on the CPU: s (Softmax))" in host_segments_text(built.figures)
@@ -160,10 +158,8 @@ def test_calibration_repair_and_error_report_run_there(gpu: list[tuple[Any, Any]
         return open_model(*arguments, providers=providers, **options)
 
     monkeypatch.setattr(float_session, "open_model", record)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy")
-    weights = numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), "w")
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    weights = {"w": rng.normal(size=(8, 8)).astype(np.float32)}
+    proto = build_model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [1, 8]}, {"y": [1, 8]}, weights)
     data = {"x": rng.normal(size=(20, 1, 8)).astype(np.float32)}
     built = build(proto, BuildOptions("ws8_pow2", calibration=data, host="cuda", repair="fast", error_report=True))
     assert built.figures["repair"]["steps"]

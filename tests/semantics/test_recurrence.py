@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from scripts.onnx_builder import build_model
 from tests.semantics.judge import sqnr_db
 from tests.support.recurrent import GATES, recurrent
 from toolchain.api import Build, BuildOptions, build
@@ -129,10 +130,7 @@ def test_a_state_of_a_scan_goes_further_than_seen(tmp_path: Path) -> None:
     """A sum over the steps; what calibration saw reaches half as far."""
     body = onnx.parser.parse_graph("body (float[4] s, float[4] x) => (float[4] n, float[4] y) { n = Add(s, x) y = Identity(n) }")
     scan = onnx.helper.make_node("Scan", ["first", "x"], ["last", "all"], name="scan", body=body, num_scan_inputs=1)
-    ports = [onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (("first", [4]), ("x", [6, 4]))]
-    outputs = [onnx.helper.make_tensor_value_info(n, 1, None) for n in ("last", "all")]
-    graph = onnx.helper.make_graph([scan], "g", ports, outputs)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(build_model([scan], {"first": [4], "x": [6, 4]}, {"last": None, "all": None}), tmp_path / "m.onnx")
     turning = np.tile(np.array([[1.0], [1.0], [1.0], [-1.0], [-1.0], [-1.0]], np.float32), 4)
     np.savez(tmp_path / "d.npz", x=np.stack([turning, -turning]), first=np.zeros((2, 4), np.float32) + 0.1)
     built = build(tmp_path / "m.onnx", BuildOptions("transformer64", calibration=str(tmp_path / "d.npz"), types=("*=int16",)))

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+
+from scripts.onnx_builder import build_model
 
 Shape = tuple[int, ...]
 
@@ -38,7 +40,7 @@ class Network:
     opset: int = 17
     constant_nodes: bool = False  # constants as nodes, not as initializers
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    weights: list[onnx.TensorProto] = field(default_factory=list)
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
     inputs: dict[str, Shape] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     seed: int = 0
@@ -73,11 +75,11 @@ class Network:
     def hold(self, value: np.ndarray) -> str:
         self.seed += 1
         name = f"c{self.seed}"
-        tensor = numpy_helper.from_array(value, name)
         if self.constant_nodes:
+            tensor = numpy_helper.from_array(value, name)
             self.nodes.append(helper.make_node("Constant", [], [name], f"n{len(self.nodes)}_Constant", value=tensor))
         else:
-            self.weights.append(tensor)
+            self.weights[name] = value
         return name
 
     def integers(self, values: Sequence[int]) -> str:
@@ -163,12 +165,6 @@ class Network:
         """Return the model: its outputs are tensors without a reader, and its inputs those that are read."""
         read = {i for n in self.nodes for i in n.input}
         outputs = [o for n in self.nodes if n.op_type != "Constant" for o in n.output if o not in read]
-        shapes = self.shapes
-        graph = helper.make_graph(
-            self.nodes,
-            "random",
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items() if n in read],
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes[n]) for n in outputs],
-            self.weights,
-        )
-        return DrawnModel(helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8))
+        input_shapes = {n: s for n, s in self.inputs.items() if n in read}
+        output_shapes = {n: self.shapes[n] for n in outputs}
+        return DrawnModel(build_model(self.nodes, input_shapes, output_shapes, self.weights, opset=self.opset))

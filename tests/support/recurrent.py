@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from scripts.onnx_builder import build_model
 
 Array = np.ndarray[Any, Any]
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -44,14 +46,9 @@ def recurrent(
     }
     order = ["W", "R", "B", "L", *states, *(["P"] if op == "LSTM" else [])]
     read = [batch, length, inputs] if attributes.get("layout") else [length, batch, inputs]
-    ports = [helper.make_tensor_value_info("x", 1, read)]
-    ports += [helper.make_tensor_value_info(s, 1, shape) for s in states if initial == "inputs"]
+    shapes = {"x": read} | {s: shape for s in states if initial == "inputs"}
     named = ["x", *(n if values[n].size or (n in states and initial == "inputs") else "" for n in order)]
-    constants = [
-        numpy_helper.from_array(v if v.dtype == np.int32 else v.astype(np.float32), n) for n, v in values.items() if v.size
-    ]
+    constants = {n: v if v.dtype == np.int32 else v.astype(np.float32) for n, v in values.items() if v.size}
     outputs = ["Y", "Yh", "Yc"][: 1 + len(states)]
     cell = helper.make_node(op, named, outputs, name="cell", hidden_size=units, **attributes)
-    results = [helper.make_tensor_value_info(o, 1, None) for o in outputs]
-    graph = helper.make_graph([cell], "g", ports, results, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build_model([cell], shapes, dict.fromkeys(outputs), constants)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from scripts.onnx_builder import build_model
 
 TINY = """networks:
   tiny: {model: tiny.onnx}
@@ -40,12 +42,9 @@ def fills():
 def write_tiny(folder: Path, text: str = TINY, weight: float = 1.0) -> Path:
     """Write tiny.onnx, data.py and sweep.yaml; return the last."""
     rng = np.random.default_rng(1)
-    weights = numpy_helper.from_array((weight * rng.normal(size=(8, 4, 3, 3))).astype(np.float32), "w")
+    weights = {"w": (weight * rng.normal(size=(8, 4, 3, 3))).astype(np.float32)}
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["c"], ["y"])]
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4, 8, 8])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 8, 8, 8])
-    model = helper.make_model(helper.make_graph(nodes, "tiny", [x], [y], [weights]), opset_imports=[helper.make_opsetid("", 17)])
-    onnx.save(model, folder / "tiny.onnx")
+    onnx.save(build_model(nodes, {"x": [1, 4, 8, 8]}, {"y": [1, 8, 8, 8]}, weights), folder / "tiny.onnx")
     (folder / "data.py").write_text(DATA)
     (folder / "sweep.yaml").write_text(text)
     return folder / "sweep.yaml"
