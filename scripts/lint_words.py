@@ -13,6 +13,7 @@ Exit code 1 where a rule has more places than allowed, or an exception names a p
     sentence    a sentence of a docstring or page that has too many words
     cell        a cell of a table in a page that has too many characters
     constant    a tuned number without a source: a measurement beside it or in docs/constants.md
+    graph       a call of `make_graph` outside the product, whose place is scripts/onnx_builder.py
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "constants.md"
 CODE = ("toolchain", "quant", "simulator", "scripts", "bench", "tests", "examples")
+PRODUCT = ("toolchain/", "quant/", "simulator/")
 Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTICIPLE = re.compile(
     r"(?!(need|speed|feed|seed|embed|exceed)$)([a-z]{2,}ed|found|made|held|kept|said|told|given|taken|seen|left)$"
@@ -145,6 +147,14 @@ def definition_faults(path: str, tree: ast.Module, words: Words) -> Iterator[Fau
             yield from docstring_faults(path, getattr(node, "lineno", 1), docstring, words)
 
 
+def graph_faults(path: str, tree: ast.Module) -> Iterator[Fault]:
+    """Faults of a script or test that makes an ONNX graph by hand. The product writes graphs, each in its own way."""
+    for node in ast.walk(tree):
+        names = (getattr(node, field, None) for field in ("id", "attr", "name"))
+        if not path.startswith(PRODUCT) and "make_graph" in names:
+            yield Fault(path, getattr(node, "lineno", 1), "graph", "make_graph")
+
+
 def docstring_faults(path: str, line: int, docstring: str, words: Words) -> Iterator[Fault]:
     first = docstring.split()[0].rstrip(",:;.")
     if first in words.fragments:
@@ -159,6 +169,7 @@ def python_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
     tree = ast.parse(text)
     yield from name_faults(path, tree, words)
     yield from definition_faults(path, tree, words)
+    yield from graph_faults(path, tree)
     for number, line in enumerate(text.splitlines(), 1):
         name = line.split("=")[0].split(":")[0].strip()
         if _NUMBER.match(line) and words.needs_source(path, name):

@@ -79,6 +79,14 @@ def test_tuned_numbers_need_a_source(root: Path, folder: str, line: str, measure
     assert [fault.rule for fault in lint_words.all_faults(words, root)] == rules
 
 
+@pytest.mark.parametrize("code", ["helper.make_graph()", "make_graph()", "from onnx.helper import make_graph as g"])
+@pytest.mark.parametrize(("folder", "rules"), [("tests", ["graph"]), ("bench", ["graph"]), ("toolchain", [])])
+def test_graphs_come_from_the_builder_but_for_those_of_the_product(root: Path, folder: str, rules: list[str], code: str) -> None:
+    (root / folder).mkdir(exist_ok=True)
+    (root / folder / "module.py").write_text(code + "\n")
+    assert rules_of(root) == rules
+
+
 def test_pages_are_read_without_their_code(root: Path) -> None:
     (root / "docs" / "page.md").write_text(f"# {LONG}\n\n```\n{LONG}\n```\n\n{LONG}\n\n| a | {'x' * 161} |\n")
     assert rules_of(root) == ["cell", "sentence"]
