@@ -80,6 +80,10 @@ SCRIPTS = [
         "bench/draw_bound_networks.py --hw edge61",
         "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
     ),
+    (
+        "bench/compare_goals.py --hw edge61",
+        "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
+    ),
     ("bench/bench_build.py missing.onnx", "missing.onnx: no such file or directory"),
     ("bench/bench_build.py good.onnx --json folder", "--json folder: is a directory, give the name of a file"),
     (
