@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from scripts.onnx_builder import build_model
 from tests.support.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial
@@ -62,10 +63,7 @@ def _run_lstm(x: Array, weights: dict[str, Array]) -> Array:
 def save(
     folder: Path, nodes: Sequence[onnx.NodeProto], constants: dict[str, Array], x: Array, output: Sequence[int]
 ) -> tuple[Path, BuildOptions]:
-    ports = [helper.make_tensor_value_info(n, 1, shape) for n, shape in (("x", x.shape[1:]), ("y", output))]
-    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    onnx.save(build_model(nodes, {"x": x.shape[1:]}, {"y": output}, constants), folder / "m.onnx")
     np.savez(folder / "d.npz", x=x)
     return folder / "m.onnx", BuildOptions("edge16", str(folder / "d.npz"), repair="none", level=0)
 
