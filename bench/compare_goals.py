@@ -25,8 +25,8 @@ from toolchain.api import BuildOptions, build
 from toolchain.cli.application import report_errors
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.sram_sweep import with_sram_size
 from toolchain.schedule.goals import OBJECTIVES, Goal, Objective
-from toolchain.sram_sweep import with_sram_size
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 

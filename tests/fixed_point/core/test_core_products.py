@@ -23,6 +23,7 @@ from quant.fixed_point import (
 )
 from quant.fixed_point.sums import products as products_module
 from quant.fixed_point.sums.sessions import make_product_model
+from scripts.onnx_builder import build_model
 
 SEEDS = st.integers(0, 2**32 - 1)
 ACTIVATIONS = st.sampled_from([np.int8, np.uint8, np.int16])
@@ -332,11 +333,9 @@ def test_the_product_model_is_the_one_that_onnx_makes(signed: bool, inputs: int)
     right = TensorProto.INT8 if signed else TensorProto.UINT8
     types = {"a": TensorProto.UINT8, "b": right, "za": TensorProto.UINT8, "zb": right}
     names = list(types)[:inputs]
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", names, ["y"])],
-        "product",
-        [helper.make_tensor_value_info(name, types[name], None) for name in names],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
+    types["y"] = TensorProto.INT32
+    node = helper.make_node("MatMulInteger", names, ["y"])
+    expected = build_model(
+        [node], dict.fromkeys(names), {"y": None}, opset=10, name="product", types=types | {"y": TensorProto.INT32}
     )
-    expected = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
     assert onnx.load_model_from_string(make_product_model(signed, inputs)).SerializeToString() == expected.SerializeToString()
