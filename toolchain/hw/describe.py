@@ -9,15 +9,31 @@ from typing import Any
 from toolchain.hw.chip import Chip
 from toolchain.hw.section import write_bytes, write_hertz
 from toolchain.hw.unit_map import DRAM, SRAM
-from toolchain.hw.yaml_source import KeyPath, render_path
+from toolchain.hw.yaml_source import KeyPath, is_list, is_section, render_path
 
 # What keys other than limits mean where they are not given.
 # What it means that a machine has no value for a key: shown beside `null`.
-_ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
-_ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none", "type_lanes": "lanes"}
-_ABSENT |= {"feature_maps": "none", "frequency": "the chip's", "shared_outputs": "columns", "depthwise_taps": "depth"}
-_ABSENT |= {"input_edge_bytes": "an element of each row", "weight_edge_bytes": "an element of each column"}
-_ABSENT |= {"lanes": "columns", "addend_lanes": "lanes"}
+_ABSENT = {
+    "energy": "not given",
+    "private_to": "shared",
+    "memories": "all",
+    "repeat": "none",
+    "call": "none",
+    "indirect": "none",
+    "sums": "none",
+    "memory": "the array's own",
+    "groups": "none",
+    "weight_tile": "none",
+    "type_lanes": "lanes",
+    "feature_maps": "none",
+    "frequency": "the chip's",
+    "shared_outputs": "columns",
+    "depthwise_taps": "depth",
+    "input_edge_bytes": "an element of each row",
+    "weight_edge_bytes": "an element of each column",
+    "lanes": "columns",
+    "addend_lanes": "lanes",
+}
 
 
 def chip_lines(chip: Chip) -> list[str]:
@@ -62,7 +78,7 @@ def _with_names(chip: Chip, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _flat(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(data, dict):
+    if is_section(data):
         for key, value in data.items():
             yield from _flat(value, (*path, key))
     else:
@@ -78,9 +94,9 @@ def _value(path: KeyPath, value: Any) -> str:
 
 
 def _inline(value: Any) -> str:
-    if isinstance(value, list):
+    if is_list(value):
         return f"[{', '.join(_inline(v) for v in value)}]"
-    if isinstance(value, dict):
+    if is_section(value):
         return f"{{{', '.join(f'{k}: {_inline(v)}' for k, v in value.items())}}}"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -89,7 +105,7 @@ def _inline(value: Any) -> str:
 
 def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
     for key, value in data.items():
-        if isinstance(value, dict) and value:
+        if is_section(value) and value:
             yield f"{'  ' * depth}{key}:"
             yield from _yaml(value, depth + 1)
         elif key == "description":

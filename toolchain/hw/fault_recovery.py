@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from toolchain.hw.type_rules import Broken
-from toolchain.hw.yaml_source import KeyPath
+from toolchain.hw.yaml_source import KeyPath, is_list, is_section
 
 Model = TypeVar("Model")
 
@@ -87,7 +87,7 @@ def readings(judge: Judge[Model], data: Any) -> RecoveredModels[Model]:
 
 
 def _get_faults(result: Any) -> tuple[RecoveredFault, ...]:
-    return tuple(result) if isinstance(result, list) else ()
+    return tuple(result) if is_list(result) else ()
 
 
 def _touches(path: KeyPath, places: Iterable[KeyPath]) -> bool:
@@ -128,18 +128,18 @@ def _put(data: Any, path: KeyPath, value: Any) -> bool:
     *before, key = path
     for part in before:
         data = _inside(data, part)
-    if isinstance(data, dict) and isinstance(key, str):
+    if is_section(data) and isinstance(key, str):
         if value is _LEFT_OUT:
             return data.pop(key, _LEFT_OUT) is not _LEFT_OUT
         data[key] = copy.deepcopy(value)
         return True
-    if isinstance(data, list) and isinstance(key, int) and key < len(data) and value is not _LEFT_OUT:
+    if is_list(data) and isinstance(key, int) and key < len(data) and value is not _LEFT_OUT:
         data[key] = copy.deepcopy(value)
         return True
     return False
 
 
 def _inside(data: Any, part: str | int) -> Any:
-    if isinstance(data, dict):
+    if is_section(data):
         return data.get(part)
-    return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
+    return data[part] if is_list(data) and isinstance(part, int) and part < len(data) else None

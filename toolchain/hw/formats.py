@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from toolchain.errors import ConfigError
-from toolchain.hw.yaml_source import Source, read_source
+from toolchain.hw.yaml_source import Source, is_section, read_source
 
 MACHINE_FORMAT = 2
 TABLE_FORMAT = 1
@@ -32,7 +32,7 @@ class Upgrade:
 
 def take_format(source: Source, newest: int) -> tuple[Source, list[str]]:
     """Return the file without its key `format`, and the faults of that key."""
-    if not isinstance(source.data, dict) or _KEY not in source.data:
+    if not is_section(source.data) or _KEY not in source.data:
         return source, []
     data = dict(source.data)
     number = data.pop(_KEY)
@@ -46,8 +46,8 @@ def take_format(source: Source, newest: int) -> tuple[Source, list[str]]:
 
 def upgrade_hint(source: Source) -> list[str]:
     """Return the sentence that points at `npu-hw upgrade`, where a machine file has keys of an earlier format; else nothing."""
-    engines = source.data.get("engines") if isinstance(source.data, dict) else None
-    old = [name for name, engine in (engines if isinstance(engines, dict) else {}).items() if _is_vector_of_format_1(engine)]
+    engines = source.data.get("engines") if is_section(source.data) else None
+    old = [name for name, engine in (engines if is_section(engines) else {}).items() if _is_vector_of_format_1(engine)]
     if not old:
         return []
     reason = f"has keys of format 1; npu-hw upgrade {source.label} rewrites them for format {MACHINE_FORMAT}"
@@ -60,7 +60,7 @@ def upgrade_text(text: str, label: str) -> Upgrade:
     Raises ConfigError where the text is no YAML mapping, or is of a newer format.
     """
     source = read_source(text, label, doubles=True)
-    if not isinstance(source.data, dict):
+    if not is_section(source.data):
         raise ConfigError([f"{label}:1: file: is no machine and no instruction table: a mapping of keys is needed"])
     newest = TABLE_FORMAT if "operations" in source.data and "memories" not in source.data else MACHINE_FORMAT
     faults = take_format(source, newest)[1]
@@ -80,7 +80,7 @@ def upgrade_text(text: str, label: str) -> Upgrade:
 
 
 def _is_vector_of_format_1(engine: Any) -> bool:
-    return isinstance(engine, dict) and engine.get("kind") == "vector" and "functions" not in engine and "operations" in engine
+    return is_section(engine) and engine.get("kind") == "vector" and "functions" not in engine and "operations" in engine
 
 
 def _pairs(node: Any) -> dict[str, tuple[Any, Any]]:

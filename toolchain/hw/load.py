@@ -15,7 +15,7 @@ from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.fault_recovery import RecoveredFault, RecoveredModels, readings
 from toolchain.hw.formats import MACHINE_FORMAT, take_format, upgrade_hint
 from toolchain.hw.validation import find_faults, format_fault, in_order, suggest, words_of
-from toolchain.hw.yaml_source import KeyPath, Source, read_yaml
+from toolchain.hw.yaml_source import KeyPath, Source, is_section, read_yaml
 
 SHIPPED = "hw_configs"
 Changes = Sequence[tuple[KeyPath, Any]]  # of keys of a machine file
@@ -69,9 +69,9 @@ def read_chip_file(name_or_path: str, table: str | None = None, changes: Changes
     if not file.is_file() and (hint := _get_shipped_hint(label)):
         raise ConfigError([f"{label}: {NO_FILE}{hint}"])
     source, format_faults = take_format(read_yaml(file, label, doubles=True), MACHINE_FORMAT)
-    if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
+    if is_section(source.data) and "operations" in source.data and "memories" not in source.data:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
-    if table is not None and isinstance(source.data, dict):
+    if table is not None and is_section(source.data):
         source = replace(source, data={"isa": {"file": table}, **source.data})
     source = replace(source, data=change_keys(source.data, changes))
     try:
@@ -100,7 +100,7 @@ def change_keys(data: Any, changes: Changes) -> Any:
 def _change_key(data: Any, path: KeyPath, value: Any) -> Any:
     if not path:
         return value
-    section = data if isinstance(data, dict) else {}
+    section = data if is_section(data) else {}
     return {**section, path[0]: _change_key(section.get(path[0]), path[1:], value)}
 
 

@@ -53,7 +53,7 @@ class NumericsKeys(Section):
     weight_group: NonNegative = 0  # weights that share a scale where the model does not say so; 0: those of a channel, or all
     scale: ScaleKeys
     rounding: RoundingName
-    per_op: dict[RoundedOperation, RoundingName] = Field(default_factory=dict)
+    per_op: dict[RoundedOperation, RoundingName] = Field(default_factory=dict[RoundedOperation, RoundingName])
     overflow: Literal["saturate", "wrap"] = "saturate"
     add_left_shift: Annotated[int, Field(ge=0, le=20)] = 20  # headroom given to both operands of a sum
     table: TableKeys

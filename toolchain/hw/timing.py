@@ -14,6 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from toolchain.hw.section import NonNegative, Positive, Section
+from toolchain.hw.yaml_source import is_list
 
 UNLIMITED = 1 << 40  # more of anything than an operation has
 
@@ -54,7 +55,7 @@ _REDUCTIONS: dict[str, Blocks] = {"per_tap": (), "dense": ((1, 1),)}
 
 def _blocks(value: Any) -> Any:
     if not isinstance(value, str) and value not in ((), []):
-        return tuple(tuple(block) if isinstance(block, list) else block for block in value) if isinstance(value, list) else value
+        return tuple(tuple(block) if is_list(block) else block for block in value) if is_list(value) else value
     if not isinstance(value, str) or value not in _REDUCTIONS:
         raise ValueError(f"must be per_tap, dense or a list of [channels, taps], for example [[32, 1], [8, 4]]; got {value!r}")
     return _REDUCTIONS[value]

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from toolchain.hw.section import WRITTEN
-from toolchain.hw.yaml_source import KeyPath, Source
+from toolchain.hw.yaml_source import KeyPath, Source, is_list, is_section
 
 Model = TypeVar("Model", bound=BaseModel)
 _NO_KEY, _KEY_LIST_PREFIX = "no such key", "; known: "
@@ -141,13 +141,13 @@ def _place(steps: tuple[int | str, ...], data: Any) -> tuple[KeyPath, Any]:
     path: list[int | str] = []
     parent = data
     for step in steps:
-        if isinstance(data, dict) and data.get("kind") == step and data is not parent:
+        if is_section(data) and data.get("kind") == step and data is not parent:
             parent = data
             continue
         parent = data
         path.append(step)
-        inside = isinstance(data, dict) or (isinstance(data, list) and isinstance(step, int) and step < len(data))
-        data = (data.get(step) if isinstance(data, dict) else data[int(step)]) if inside else None
+        inside = is_section(data) or (is_list(data) and isinstance(step, int) and step < len(data))
+        data = (data.get(step) if is_section(data) else data[int(step)]) if inside else None
     return tuple(path), parent
 
 
@@ -186,9 +186,9 @@ def _inner_notes(annotation: Any) -> list[FieldInfo]:
 
 def _inline(value: Any) -> str:
     """Return a value as YAML on one line."""
-    if isinstance(value, list):
+    if is_list(value):
         return f"[{', '.join(_inline(v) for v in value)}]"
-    if isinstance(value, dict):
+    if is_section(value):
         return f"{{{', '.join(f'{k}: {_inline(v)}' for k, v in value.items())}}}"
     return str(value)
 
@@ -238,9 +238,9 @@ def shown(value: Any) -> str:
     """Return what was written, in a few words."""
     if value is None:
         return "nothing"
-    if isinstance(value, dict):
+    if is_section(value):
         return "a section of keys"
-    if isinstance(value, list):
+    if is_list(value):
         return "a list"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -250,7 +250,7 @@ def shown(value: Any) -> str:
 
 def _known_keys(model: Any, path: KeyPath, data: Any) -> set[str]:
     """The keys that the section `data` at `path` may have, following the annotations from `model`."""
-    kind = data.get("kind") if isinstance(data, dict) else None
+    kind = data.get("kind") if is_section(data) else None
     section_models = [c for c in _candidates(model, path) if _is_model(c)]
     kind_models = [
         c for c in section_models if "kind" in c.model_fields and kind in typing.get_args(c.model_fields["kind"].annotation)

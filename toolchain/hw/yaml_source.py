@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 from yaml.composer import Composer
@@ -18,6 +18,16 @@ from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
 
 KeyPath = tuple[str | int, ...]
+
+
+def is_section(data: object) -> TypeGuard[dict[Any, Any]]:
+    """Return whether data read from YAML are a mapping of keys."""
+    return isinstance(data, dict)
+
+
+def is_list(data: object) -> TypeGuard[list[Any]]:
+    """Return whether data read from YAML are a list."""
+    return isinstance(data, list)
 
 
 @dataclass(frozen=True)
