@@ -6,17 +6,27 @@ Numbers survive reshaping, transposing, padding by nothing, a slice of everythin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
+
+
+class HeldCodes(NamedTuple):
+    """A scale, zero point and width of the codes in which the chip holds a tensor."""
+
+    scale: float
+    zero_point: int
+    bits: int
+
+
+Codes = Mapping[str, HeldCodes]  # by tensor
 Runs = Sequence[Mapping[str, Array]]  # the tensors of each sample
 SAME = 1e-5  # of the largest magnitude: two orders of computing one thing in float32
 
 
-def match_held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[float, int]]:
+def match_held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, HeldCodes]:
     """Return `codes`, of tensors of the canonical form, and codes of further tensors of the file.
     Such a tensor has, in every sample, the numbers of a known tensor in any order. All numbers may be larger by one factor,
     as a sum is than the mean that the chip holds instead; then its scale is too.
@@ -37,7 +47,7 @@ def match_held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[
             factor, same = min(
                 matches, key=lambda all_codes: all_codes[0] != 1
             )  # the first of the numbers as they are, where there is one
-            all_codes[name] = (codes[same][0] * factor, codes[same][1])
+            all_codes[name] = codes[same]._replace(scale=codes[same].scale * factor)
     return all_codes
 
 

@@ -18,7 +18,7 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import FloatSession, PlainModel
 from quant.observe import Range
 from quant.repair.choices import Quantization
-from tests.semantics.chip_tensors import Codes, match_held_codes
+from tests.semantics.chip_tensors import Codes, HeldCodes, match_held_codes
 from tests.semantics.recorder import Coverage, operators
 from tests.semantics.rounding_oracle import Rounded, by_chance, nearest, session
 from tests.semantics.shared_functions import SharedFunctions, widen_codes
@@ -89,7 +89,7 @@ def sqnr_db(expected: Array, got: Array) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def codes_db(expected: Array, codes: tuple[float, int] | None) -> float:
+def codes_db(expected: Array, codes: HeldCodes | None) -> float:
     """Return the SQNR that rounding to these codes leaves.
 
     `codes`: scale and zero point of the output.
@@ -173,7 +173,7 @@ def judge_build(
     weight_bits = 4 if numerics.weight == "int4" else None  # int8 holds the weights of cases and drawn networks exactly
     constants, ways = with_constants(integer), (*nearest(Rounding(numerics.rounding)), *map(by_chance, range(draws)))
     expected, moved = in_float(proto, samples), in_float(proto, neighbours(samples))
-    sets_of_codes, near = [codes, *_widen(proto, samples, codes, bits, numerics)], []
+    sets_of_codes, near = [codes, *_widen(proto, samples, codes, numerics)], []
     for one in sets_of_codes:
         oracles = [Rounded(proto, one, bits, way, constants, weight_bits, channels) for way in ways]
         near.append([[oracle.run(s) for s in samples] for oracle in oracles])
@@ -194,13 +194,11 @@ def judge_build(
     return Verdict(built, tuple(judged_outputs), operators(selected, built.container.graph))
 
 
-def _widen(
-    proto: onnx.ModelProto, samples: Samples, codes: Mapping[str, tuple[float, int]], bits: int, numerics: Numerics
-) -> list[dict[str, tuple[float, int]]]:
+def _widen(proto: onnx.ModelProto, samples: Samples, codes: Codes, numerics: Numerics) -> list[dict[str, HeldCodes]]:
     """Return the codes with others over all values of functions that the file rounds for some readers; none if all hold these."""
     shared = SharedFunctions(proto).tensors & codes.keys()
     runs = [Rounded(proto, {}, 16).tensors(s) for s in samples] if shared else []
-    widened = widen_codes(shared, codes, runs, bits, 2.0 if numerics.scale.kind == "pow2" else 1.0)
+    widened = widen_codes(shared, codes, runs, 2.0 if numerics.scale.kind == "pow2" else 1.0)
     return [{**codes, **widened}] if widened else []
 
 
@@ -248,7 +246,7 @@ def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, fo
     return operators(graph_pairs[0][0], fused[0])
 
 
-def extend_codes(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:
+def extend_codes(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, HeldCodes]:
     """The codes, those of a tensor of the normal form also for the ones of the file that have its numbers; none of steps."""
     loaded = load_model(model)
     codes = {name: qparams for name, qparams in codes.items() if name in loaded.types}
@@ -257,13 +255,13 @@ def extend_codes(proto: onnx.ModelProto, model: Path, samples: Samples, codes: C
     return match_held_codes([exact.tensors(s) for s in samples], [dict(zip(codes, normal.run(s))) for s in samples], codes)
 
 
-def get_reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, tuple[float, int]]:
-    """Scale and zero point of the tensors of the normal form that the chip holds."""
-    codes_by_tensor: dict[str, tuple[float, int]] = {}
+def get_reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, HeldCodes]:
+    """Return the codes of the tensors of the normal form that the chip holds."""
+    codes_by_tensor: dict[str, HeldCodes] = {}
     for name, kind in integer.types.items():
         tensor, _ = origins.get(name, ("", ""))
         if kind.quant is not None and name.partition("@")[0] == tensor and (name == tensor or tensor not in codes_by_tensor):
-            codes_by_tensor[tensor] = (kind.quant.scale, kind.quant.zero_point)
+            codes_by_tensor[tensor] = HeldCodes(kind.quant.scale, kind.quant.zero_point, np.iinfo(kind.dtype).bits)
     return codes_by_tensor
 
 

@@ -18,11 +18,11 @@ from onnx import helper, numpy_helper
 
 from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import WRONG_FUSIONS
+from tests.semantics.chip_tensors import Codes
 
 Array = np.ndarray[Any, Any]
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
-Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
 Channels = Mapping[str, tuple[Array, Array | float]]  # tensor -> scale, offset, both by channel
 NO_CHANNELS: Channels = MappingProxyType({})
 Nearest = Callable[[Array], Array]
@@ -86,6 +86,7 @@ class Rounded:
     """A model whose tensors of `codes` are rounded to nearest and saturated, in float64: `Rounded(file, codes, bits,
     nearest).run(feeds)`.
 
+    `bits`: of the codes of constants; those of tensors say their own.
     `nearest`: where ties go. A mean over many ties, finer than they are, is off by their common error.
     `elementwise`: the nodes of the file whose constant operand has its own codes, over its range and zero.
     `channels`: scale and offset by channel that the host takes out behind the codes of a tensor.
@@ -131,10 +132,10 @@ class Rounded:
     def _round(self, name: str, value: Array) -> Array:
         if name not in self._codes:
             return value
-        scale, zero_point = self._codes[name]
+        scale, zero_point, bits = self._codes[name]
         factor, offset = self._channels.get(name, (1.0, 0.0))
         centered = (np.asarray(value, np.float64) - offset) / factor
-        code = np.clip(self._nearest(centered / scale) + zero_point, self._low, self._high)
+        code = np.clip(self._nearest(centered / scale) + zero_point, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return np.asarray((code - zero_point) * scale * factor + offset, value.dtype)
 
     def _round_constant(self, value: Array) -> Array:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tests.semantics.chip_tensors import Codes, HeldCodes
+
 Array = np.ndarray[Any, Any]
 MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "DepthToSpace", "SpaceToDepth", "Identity"}
 CURVES = {"Exp", "Tanh", "Erf", "Sigmoid", "Softplus", "Softsign", "Cos", "Sin", "Atan", "Cosh", "Sinh", "Abs", "LeakyRelu"}
@@ -66,20 +68,19 @@ class SharedFunctions:
         return x in self._inputs or (node is not None and node.op_type == "DequantizeLinear")
 
 
-def widen_codes(
-    names: Collection[str], codes: Mapping[str, tuple[float, int]], runs: Sequence[Mapping[str, Array]], bits: int, step: float
-) -> dict[str, tuple[float, int]]:
+def widen_codes(names: Collection[str], codes: Codes, runs: Sequence[Mapping[str, Array]], step: float) -> dict[str, HeldCodes]:
     """Return codes over the values that these tensors have, for those whose own codes end before: zero point 0.
 
     `codes`: of the build, of all `names`.
     `runs`: by sample, all tensors of the file.
     `step`: by what scales may have to be larger, as where they are powers of two.
     """
-    widened: dict[str, tuple[float, int]] = {}
+    widened: dict[str, HeldCodes] = {}
     for name in sorted(names):
-        (scale, zero_point), low, high = codes[name], -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        scale, zero_point, bits = codes[name]
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         values = [np.asarray(run[name], np.float64) for run in runs]
         least, most = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
         if least < scale * (low - 1 - zero_point) or most > scale * (high + 1 - zero_point):
-            widened[name] = max(-least, most) * step / high, 0
+            widened[name] = HeldCodes(max(-least, most) * step / high, 0, bits)
     return widened

@@ -12,12 +12,13 @@ from onnx import parser
 
 from quant.fixed_point.core.rounding import Rounding
 from tests.semantics.case import Case
-from tests.semantics.chip_tensors import match_held_codes
+from tests.semantics.chip_tensors import HeldCodes, match_held_codes
 from tests.semantics.judge import codes_db, find_changed_outputs, in_float, judge_build, sqnr_db
 from tests.semantics.machines import int8_machine, int16_machine
 from tests.semantics.rounding_oracle import Rounded, nearest
 from tests.semantics.sqnr_floors import LEAST_DB, right_on_8, right_on_16
 from toolchain.frontend import linear_rules
+from toolchain.isa import load_machine
 from toolchain.runtime import Session
 
 # Its deviations are what rounding leaves of the mean of three equal numbers; the eps under the root makes them larger.
@@ -115,7 +116,7 @@ def test_a_code_of_one_number_is_within_the_rounding_of_few_and_a_code_of_all_is
     expected, step = np.linspace(-1, 1, 48), 2 / 255
     one, all_of_them = expected.copy(), expected + step
     one[7] += step
-    most = codes_db(expected, (step, 0))
+    most = codes_db(expected, HeldCodes(step, 0, 8))
     assert sqnr_db(expected, one) > most > sqnr_db(expected, all_of_them) + 10
     assert codes_db(expected, None) == math.inf
 
@@ -134,21 +135,19 @@ def test_a_tensor_is_held_where_its_numbers_are_and_nowhere_else() -> None:
         same_numbers = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6), "sum": x * 3}
         return same_numbers | {"negative": -x, "clipped": np.maximum(x, -0.99), "half": x[:2], "whole": x.astype(np.int32)}
 
-    codes = {"held": (0.5, 3), "inner": (0.25, 1)}
+    codes = {"held": HeldCodes(0.5, 3, 8), "inner": HeldCodes(0.25, 1, 16)}
     normal = [run | {"inner": run["held"] + 1} for run in runs]
-    same = dict.fromkeys(("turned", "flat", "float"), (0.5, 3))
-    assert match_held_codes([others(r) for r in runs], normal, codes) == codes | same | {"sum": (pytest.approx(1.5), 3)}
+    same = dict.fromkeys(("turned", "flat", "float"), HeldCodes(0.5, 3, 8))
+    assert match_held_codes([others(r) for r in runs], normal, codes) == codes | same | {"sum": (pytest.approx(1.5), 3, 8)}
     file_runs = [{"inner": r["held"], "zero": 0 * r["held"]} for r in runs]
-    assert match_held_codes(file_runs, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})["inner"] == (
-        0.25,
-        1,
-    )
-    assert "zero" not in match_held_codes(file_runs, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})
+    of_nothing = [r | {"none": 0 * r["held"]} for r in normal]
+    matched = match_held_codes(file_runs, of_nothing, {**codes, "none": HeldCodes(1e-9, 0, 8)})
+    assert matched["inner"] == (0.25, 1, 16) and "zero" not in matched
 
 
 def test_numbers_that_part_in_one_sample_are_not_the_same() -> None:
     x = np.arange(6.0)
-    assert not match_held_codes([{"a": x}, {"a": x + 0.1}], [{"b": x}, {"b": x}], {"b": (1.0, 0)}).keys() - {"b"}
+    assert not match_held_codes([{"a": x}, {"a": x + 0.1}], [{"b": x}, {"b": x}], {"b": HeldCodes(1.0, 0, 8)}).keys() - {"b"}
 
 
 def test_halves_go_where_the_machine_says_or_either_way() -> None:
@@ -187,3 +186,14 @@ def test_an_output_that_is_moved_to_a_quantizer_keeps_its_values() -> None:
     )
     y, z = in_float(proto, [{"x": np.array([[1, 2], [3, 4]], np.float32)}])[0]
     assert y.tolist() == [[1, 2], [3, 4]] and z.max() < 0.2
+
+
+def test_codes_of_16_bits_beside_those_of_8_reach_as_far_as_they_do(tmp_path: Path) -> None:
+    """A machine of both has 16 bits for tensors that the file leaves in float. Ended after 8 of them, they are at 0.2 dB."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[2,32] x) => (float[2,32] y) <float s = {0.03}, int8 p = {5}> {
+        a = QuantizeLinear(x, s, p) b = DequantizeLinear(a, s, p) y = Tanh(b) }"""
+    )
+    samples = [{"x": x} for x in np.random.default_rng(3).uniform(-3, 3, (2, 2, 32)).astype(np.float32)]
+    (output,) = judge_build(proto, load_machine("transformer64"), samples, tmp_path).outputs
+    assert output.rounded_db > 60, output

@@ -16,6 +16,7 @@ from quant.float_session import FloatSession, PlainModel
 from quant.observe import Range
 from quant.parameters import activation_quant
 from quant.repair.choices import Quantization
+from tests.semantics.chip_tensors import HeldCodes
 from tests.semantics.judge import get_reported_codes, sqnr_db, without_room
 from tests.semantics.machines import int16_machine
 from tests.support.decompose_cases import (
@@ -82,7 +83,7 @@ class StepNetwork:
     samples: tuple[Mapping[str, Array], ...]
 
     @property
-    def codes(self) -> dict[str, tuple[float, int]]:
+    def codes(self) -> dict[str, HeldCodes]:
         return get_reported_codes(self.integer, self.network.origins)
 
     def on_the_chip(self) -> Array:
@@ -100,13 +101,13 @@ class StepNetwork:
         return np.stack([_round_steps(self.network.model, self.codes, self.network.chip.numerics, s) for s in self.samples])
 
 
-def _round_steps(model: NormalModel, codes: Mapping[str, tuple[float, int]], numerics: Numerics, sample: Any) -> Array:
+def _round_steps(model: NormalModel, codes: Mapping[str, HeldCodes], numerics: Numerics, sample: Any) -> Array:
     def rounded(x: Array, quant: Quant) -> Array:
         low, high = numerics.activation.limits
         return (np.clip(np.rint(x / quant.scale) + quant.zero_point, low, high) - quant.zero_point) * quant.scale
 
     def round_to_codes(name: str, x: Array) -> Array:
-        return rounded(x, Quant(*codes[name])) if name in codes else x
+        return rounded(x, Quant(codes[name].scale, codes[name].zero_point)) if name in codes else x
 
     def operand(node: OnnxNode, index: int) -> Array:
         name = node.inputs[index]
@@ -174,7 +175,7 @@ def test_the_chip_is_as_good_as_its_steps_rounded_in_float64(
 def test_tensors_between_steps_have_ranges_of_their_own(bits: str, tmp_path: Path) -> None:
     step_network = make_step_network(SOFTMAX, MACHINES[bits](), tmp_path)
     steps = 2.0**step_network.network.chip.numerics.activation.bits - 1
-    widths = {name: scale * steps for name, (scale, _) in step_network.codes.items()}
+    widths = {name: codes.scale * steps for name, codes in step_network.codes.items()}
     assert widths["y: exp"] == pytest.approx(1.0, rel=1e-3)
     lost = np.log(2 * steps) * (1 + 1 / (steps + 1))
     assert widths["y: x - max"] == pytest.approx(min(lost, 9.0))  # measured, and no wider than exp can tell
