@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toolchain.foundation.lazy_exports import export_lazily
+from toolchain.foundation.module_registry import export_lazily
 
 if TYPE_CHECKING:
     from simulator.cycle_breakdown import COMPUTING, Attribution, Spans, StallCause, StallReason, attribute_cycles, by_reason

@@ -16,7 +16,7 @@ import pytest
 from simulator import merging
 from toolchain.api import BuildOptions, build
 from toolchain.foundation.garbage_collection import pause_collection
-from toolchain.foundation.lazy_exports import export_lazily
+from toolchain.foundation.module_registry import export_lazily
 from toolchain.runtime import Session, builtin_backends, random_feeds
 from toolchain.runtime import session as session_module
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toolchain.foundation.lazy_exports import export_lazily
+from toolchain.foundation.module_registry import export_lazily
 
 if TYPE_CHECKING:
     from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries

@@ -1,10 +1,13 @@
-"""Tables that the files of a package each hold a part of: adding a file is enough."""
+"""Serve packages: tables that their files each hold a part of, and names that they import where these are used.
+
+Adding a file is enough for its entries. Importing a package costs little.
+"""
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +16,7 @@ from toolchain.errors import InternalError
 
 def files_of(package: ModuleType) -> list[ModuleType]:
     """The modules of a package, by name."""
-    return [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
+    return [import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
 
 
 def merge_tables(files: Iterable[ModuleType], table: str, does: str) -> dict[Any, Any]:
@@ -26,3 +29,18 @@ def merge_tables(files: Iterable[ModuleType], table: str, does: str) -> dict[Any
                 raise InternalError(f"{file.__name__}: another file {does} {getattr(key, 'NAME', key)}")
             table_by_key[key] = value
     return table_by_key
+
+
+def export_lazily(package: str, names_by_module: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return a package's `__getattr__`, which imports the module of a name when the name is first read.
+
+    `names_by_module`: exported names by the module inside the package that has them. None is the name of a module.
+    """
+    module_by_name = {name: module for module, names in names_by_module.items() for name in names}
+
+    def get_export(name: str) -> Any:
+        if name not in module_by_name:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{module_by_name[name]}"), name)
+
+    return get_export

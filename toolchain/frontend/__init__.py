@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolchain.foundation.lazy_exports import export_lazily
+from toolchain.foundation.module_registry import export_lazily
 
 if TYPE_CHECKING:
     from toolchain.frontend.bind_values import ModelData

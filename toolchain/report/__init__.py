@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from toolchain.foundation.lazy_exports import export_lazily
+from toolchain.foundation.module_registry import export_lazily
 
 if TYPE_CHECKING:
     from toolchain.report.explain import explain_nodes
