@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
 
 
 @contextmanager
-def _add_label(label: str) -> Iterator[None]:
+def _add_label(label: str) -> Generator[None]:
     """Put the name of the file before the faults of reading it."""
     try:
         yield

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain.codegen.link import port_at
-from toolchain.codegen.model import Container, HostSubgraph, IoType, Region, state_of
+from toolchain.codegen.model import Container, HostSubgraph, IoType, Port, Region, state_of
 from toolchain.frontend import NormalModel, extract
 from toolchain.ir.graph import Graph, Node, OnnxOp, Origin
 from toolchain.isa import Machine
@@ -56,7 +56,8 @@ def _make_reference_region(graph: Graph, segment: Segment) -> Region:
     """Make a region whose ports are consecutive: the memory image that the reference reads and writes holds nothing
     else.
     """
-    ports, end = {}, 0
+    ports: dict[str, Port] = {}
+    end = 0
     state_tensors = {state.present_tensor for state in graph.states}
     for name in (*segment.inputs, *(n for n in segment.outputs if n not in state_tensors)):
         if name not in ports:

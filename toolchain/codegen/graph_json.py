@@ -23,6 +23,7 @@ import numpy as np
 
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
+from toolchain.ir.type_guards import is_array, is_dict, is_list, is_sequence
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
@@ -37,11 +38,11 @@ def encode_value(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
 
     `array`: stores an array's bytes and returns their place.
     """
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return {"array": array(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode_value(getattr(value, f.name), array) for f in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
+    if is_sequence(value):
         return [encode_value(v, array) for v in value]
     if isinstance(value, enum.Enum):
         return value.value
@@ -80,7 +81,7 @@ def _array(value: Any, array: ArrayAt) -> np.ndarray:
 
 def _many(read: Callable[[Any, ArrayAt], Any]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
     def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
-        if not isinstance(value, list):
+        if not is_list(value):
             raise ValueError(f"is {value!r:.40}")
         return tuple(read(v, array) for v in value)
 
@@ -89,7 +90,7 @@ def _many(read: Callable[[Any, ArrayAt], Any]) -> Callable[[Any, ArrayAt], tuple
 
 def _each(reads: Sequence[Callable[[Any, ArrayAt], Any]]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
     def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(reads):
+        if not is_list(value) or len(value) != len(reads):
             raise ValueError(f"is {value!r:.40}")
         return tuple(read(v, array) for read, v in zip(reads, value))
 
@@ -105,13 +106,13 @@ def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
 def decode_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
     """Return the value of each field of the dataclass `kind`. Raise ValueError that names the field."""
     hints = field_types(kind)
-    if not isinstance(value, dict):
+    if not is_dict(value):
         raise ValueError(f"is {value!r:.40}")
     fault = next((f"lacks {n!r}" for n in hints if n not in value), None)
     fault = fault or next((f"has {n!r:.40}, which it should not" for n in value if n not in hints), None)
     if fault:
         raise ValueError(fault)
-    value_by_field = {}
+    value_by_field: dict[str, Any] = {}
     for name, hint in hints.items():
         try:
             value_by_field[name] = _reader(hint)(value[name], array)
@@ -263,7 +264,7 @@ def _value(name: str, value: Any, hint: Any, array: Callable[[Any], np.ndarray])
 
 
 def _node(node_value: Any, array: Callable[[Any], np.ndarray]) -> Node:
-    if not isinstance(node_value, dict) or sorted(node_value) != list(_NODE_KEYS):
+    if not is_dict(node_value) or sorted(node_value) != list(_NODE_KEYS):
         raise ValueError(f"a node has {', '.join(_NODE_KEYS)}, not {node_value!r:.40}")
     name, operator = node_value["name"], node_value["operator"]
     operator_class = INTEGER_OPERATORS.get(operator) if isinstance(operator, str) else None

@@ -210,7 +210,7 @@ def _layers(plan: PlannedRegion, roots: Mapping[str, Location], count: int, step
 
     `count`: samples, one an iteration, which take turns in all roots but the stepping ones.
     """
-    layer_infos = []
+    layer_infos: list[LayerInfo] = []
     for node in (p.layer.node for p in plan.layers):
         view = plan.views[node.outputs[0]]
         base = roots[view.root]

@@ -295,7 +295,7 @@ def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
     def placed(ops: Sequence[MachineOp], group: Group) -> list[PlacedOp]:
         return [_place_op(op, group.layer, group.row, chip) for op in ops]
 
-    waiting = placed(groups[0].loads, groups[0]) if groups else []
+    waiting: list[PlacedOp] = placed(groups[0].loads, groups[0]) if groups else []
     for index, group in enumerate(groups):
         yield from waiting
         body = [*placed(group.computes, group), *placed(group.stores, group)]

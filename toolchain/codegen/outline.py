@@ -317,7 +317,7 @@ class _Writer:
                     SetBase(self._used + 1 + i, base, offset) for i, (base, offset) in enumerate(self._runs[number].moved[k])
                 ]
                 head.append(Call(number) if k else BlockBegin(number))
-                group_ops = [*head, *([] if k else (*self._name_registers(group_ops, self._runs[number]), BlockEnd()))]
+                group_ops = head if k else [*head, *self._name_registers(group_ops, self._runs[number]), BlockEnd()]
                 group_layers = [group_layers[0]] * len(head) + ([] if k else [*group_layers, group_layers[-1]])
             ops += group_ops
             layers += group_layers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,7 +23,7 @@ def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, ma
 
 
 @contextmanager
-def reading_layers() -> Iterator[None]:
+def reading_layers() -> Generator[None]:
     """Turns what cannot be derived inside, of the layers and tensors of a file, into a ProgramError: figures and warnings ask
     more of them than a run does."""
     try:

@@ -12,11 +12,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import numpy as np
 
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.type_guards import is_array, is_sequence
 
 Arrays = dict[str, np.ndarray]  # by the digest of their content
 INLINE = 8  # elements of an array that is written where it stands
@@ -93,7 +94,7 @@ def print_value(value: Any, arrays: Arrays | None = None) -> str:
     pending: list[Any] = [value]  # the next one last; a _Piece is written as it is
     while pending:
         part = pending.pop()
-        if isinstance(part, _Piece) or not (_is_sequence(part) or _has_fields(part)):
+        if isinstance(part, _Piece) or not (is_sequence(part) or _has_fields(part)):
             pieces.append(part if isinstance(part, _Piece) else _print_plain(part, arrays))
             continue
         if id(part) in numbers:
@@ -133,7 +134,7 @@ def _get_repeated_ids(value: Any) -> set[int]:
         part = pending.pop()
         if _has_fields(part):
             pending += [getattr(part, f.name) for f in fields(part)]
-        elif _is_sequence(part) and any(_is_sequence(item) for item in part):
+        elif is_sequence(part) and any(is_sequence(item) for item in part):
             if id(part) in met:
                 repeated.add(id(part))
                 continue
@@ -142,23 +143,15 @@ def _get_repeated_ids(value: Any) -> set[int]:
     return repeated
 
 
-def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, tuple | list)
-
-
 def _has_fields(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 
 def _print_plain(value: Any, arrays: Arrays) -> str:
-    if _is_array(value):
+    if is_array(value):
         return _print_array(value, arrays)
     plain: object = cast(Any, value).item() if isinstance(value, np.generic) else value
     return print_name(plain) if isinstance(plain, str) else repr(plain)
-
-
-def _is_array(value: object) -> TypeGuard[np.ndarray]:
-    return isinstance(value, np.ndarray)
 
 
 def _print_array(value: np.ndarray, arrays: Arrays) -> str:

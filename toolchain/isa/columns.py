@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from operator import index as whole_number
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,15 @@ def _misfit(index: int, plan: OperationPlan, slot: BitField, value: int) -> str:
 def _refuse_odd(rows: Iterable[Any], names: tuple[str, ...], indices: Sequence[int], plan: OperationPlan) -> None:
     for index, row in zip(indices, rows):
         for name, value in zip(names, row):
-            if not isinstance(value, int | np.integer):
-                raise CompileError(f"instruction {index} ({plan.operation.NAME}): {name}={value!r} is not a whole number")
+            try:
+                number = whole_number(value)
+            except TypeError:
+                text = f"instruction {index} ({plan.operation.NAME}): {name}={value!r} is not a whole number"
+                raise CompileError(text) from None
             slot = plan.slot_of.get(name)
-            if slot and not slot.holds(int(value)):
-                raise CompileError(_misfit(index, plan, slot, int(value)))
-            if not slot and not -(1 << 63) <= int(value) < 1 << 63:
+            if slot and not slot.holds(number):
+                raise CompileError(_misfit(index, plan, slot, number))
+            if not slot and not -(1 << 63) <= number < 1 << 63:
                 raise CompileError(f"instruction {index} ({plan.operation.NAME}): {name}={value} does not fit 64 bits")
 
 

@@ -114,7 +114,7 @@ def _descriptors(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[st
     rows: dict[str, tuple[list[str], int]] = {}
     for name, operation_needs in needs.items():
         fixed, free = _split(operation_needs)
-        lines, at = [], first
+        lines, at = list[str](), first
         for parameter in free:
             field = _field([operation_needs[parameter]])
             lines.append(f"      {parameter}: {field.text(at)}")

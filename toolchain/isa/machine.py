@@ -27,6 +27,7 @@ from toolchain.hw import (
     take_format,
     validate,
 )
+from toolchain.ir.type_guards import is_dict
 from toolchain.isa.encoding import Isa
 from toolchain.isa.encoding_needs import find_encoding_gaps, unknown_functions
 from toolchain.isa.instruction_table import TABLES, RegisterTable, Table
@@ -88,9 +89,7 @@ _shipped = cache(_load_by_name)  # files that stay as they are
 
 
 def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
-    data = chip_file.source.data
-    section = data.get("isa") if isinstance(data, dict) else None
-    name = section.get("file") if isinstance(section, dict) else None
+    name = _entry(_entry(chip_file.source.data, "isa"), "file")
     if not isinstance(name, str) or table_name_fault(name):
         return None, []  # the chip's own faults say so
     label, file = chip_file.sibling(name)
@@ -110,6 +109,11 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
     return Isa(table, chip_file.chip), [source.fault(path, reason) for path, reason in broken]
 
 
+def _entry(data: Any, key: str) -> Any:
+    """Return the entry of a mapping of YAML; None without one, and of what is no mapping."""
+    return data.get(key) if is_dict(data) else None
+
+
 def _certain(broken: Callable[[Chip], Sequence[Broken]], chip_file: ChipFile) -> Sequence[Broken]:
     """Return the broken rules of the chip.
 
@@ -123,7 +127,7 @@ def read_table(source: Source) -> tuple[Table | None, list[str]]:
     source, format_faults = take_format(source, TABLE_FORMAT)
     if format_faults:
         return None, format_faults
-    if not isinstance(source.data, dict):
+    if not is_dict(source.data):
         return None, validate(RegisterTable, source)[1]  # tables of every kind are mappings
     kind = source.data.get("kind")
     if not isinstance(kind, str) or kind not in TABLES:

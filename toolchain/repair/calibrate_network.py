@@ -351,9 +351,11 @@ def _calibrate_ranges(
 
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
-    weights = {"weight_types": network.weight_types, "compiler_weights": network.compiler_weights}
+    quantization = Quantization(
+        model_ranges, types=types, weight_types=network.weight_types, compiler_weights=network.compiler_weights
+    )
     if not tensors:
-        return CalibratedNetwork(network, _of_model(Quantization(model_ranges, types=types, **weights), model))
+        return CalibratedNetwork(network, _of_model(quantization, model))
     ranges = calibrate(
         model.proto,
         samples,
@@ -367,5 +369,5 @@ def _calibrate_ranges(
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
     ranges = add_room(adjusted.ranges, network, types)
-    quantization = Quantization({**ranges, **model_ranges}, types=types, **weights)
+    quantization = replace(quantization, ranges={**ranges, **model_ranges})
     return CalibratedNetwork(network, _of_model(quantization, model), sample_count, adjusted.notes, adjusted.unseen, chosen)

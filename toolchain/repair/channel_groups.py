@@ -32,16 +32,16 @@ class Group:
     `shapes`: shape of each tensor's factors.
     """
 
-    tensors: list[str] = field(default_factory=list)
-    makers: list[OnnxNode] = field(default_factory=list)
-    takers: list[tuple[OnnxNode, str]] = field(default_factory=list)
-    bounds: list[float] = field(default_factory=list)
+    tensors: list[str] = field(default_factory=list[str])
+    makers: list[OnnxNode] = field(default_factory=list[OnnxNode])
+    takers: list[tuple[OnnxNode, str]] = field(default_factory=list[tuple[OnnxNode, str]])
+    bounds: list[float] = field(default_factory=list[float])
     host_reads: bool = False
     sound: bool = True
     chip_makers: bool = False
-    numbers: Mapping[str, Array] = field(default_factory=dict)
-    powers: Mapping[str, float] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    numbers: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    powers: Mapping[str, float] = field(default_factory=dict[str, float])
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     size: int = 0
 
     def largest(self, each: Mapping[str, Array]) -> Array:

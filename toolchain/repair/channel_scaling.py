@@ -55,7 +55,7 @@ def scale_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tupl
     put_in: dict[str, OnnxNode] = {}
     for node in graph.nodes:
         role = channels.roles[node.name]
-        renamed = {}
+        renamed: dict[str, str] = {}
         for name in node.inputs:
             if name in factors and name not in role.takes and not (name in role.passes and _same(node, factors)):
                 if name not in put_in:

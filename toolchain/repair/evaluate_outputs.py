@@ -141,7 +141,9 @@ class OutputEvaluator:
     """
 
     samples: Iterable[Sample]
-    _values: dict[int, tuple[object, list[dict[str, np.ndarray]]]] = field(default_factory=dict)
+    _values: dict[int, tuple[object, list[dict[str, np.ndarray]]]] = field(
+        default_factory=dict[int, tuple[object, list[dict[str, np.ndarray]]]]
+    )
 
     def verdict(self, network: Network, quantization: Quantization) -> OutputQuality:
         """Return the output quality of the integer reference. Raise CompileError where the machine cannot express the

@@ -55,8 +55,8 @@ class Network:
     selection: Selection
     machine: Machine
     host_nodes: tuple[str, ...] = ()
-    types: Mapping[str, CodeType] = field(default_factory=dict)
-    weight_types: Mapping[str, CodeType] = field(default_factory=dict)
+    types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
+    weight_types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
     not_finite: Mapping[str, str] = field(default_factory=dict[str, str])
     raw_ports: frozenset[str] = frozenset()
     max_slowdown: float = 1.1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -95,8 +96,8 @@ def _measure_scale(values: np.ndarray, has_offset: bool) -> ChannelScale:
     span = room * ((high - low) / 2 if has_offset else most)
     floor = np.maximum(_LEAST_SPAN * most, np.float32(1e-30))
     # What is constant has the offset alone.
-    scale = np.where(span > floor, span, np.maximum(most, 1e-3)).astype(np.float32)
-    return ChannelScale(scale, ((low + high) / 2).astype(np.float32) if has_offset else None)
+    scale = cast("np.ndarray", np.where(span > floor, span, np.maximum(most, 1e-3)))
+    return ChannelScale(scale.astype(np.float32), ((low + high) / 2).astype(np.float32) if has_offset else None)
 
 
 def _name_codes(tensor: str) -> str:

@@ -28,8 +28,8 @@ class Fold:
     start: Callable[[], Iterator[Sample]]
     count: int | None
     random: bool = False
-    _sample_cache: list[Sample] = field(default_factory=list)
-    _traits: list[SampleTraits] = field(default_factory=list)
+    _sample_cache: list[Sample] = field(default_factory=list[Sample])
+    _traits: list[SampleTraits] = field(default_factory=list[SampleTraits])
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Fold:

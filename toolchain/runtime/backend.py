@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +15,7 @@ from simulator import Observe, Simulation
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import Graph
+from toolchain.ir.type_guards import is_array
 from toolchain.isa import Decoded, Machine, decode
 from toolchain.machine import InstructionStream, dispatch_program
 
@@ -64,7 +65,7 @@ class Execution:
     memory: Mapping[str, np.ndarray]
     start: np.ndarray = field(default_factory=lambda: _NO_TIMES)
     end: np.ndarray = field(default_factory=lambda: _NO_TIMES)
-    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     simulation: Simulation | None = None
     on_cpu: tuple[str, ...] = ()
 
@@ -180,7 +181,7 @@ class _CheckedProgram:
 
 
 @contextmanager
-def _add_backend_name(name: str) -> Iterator[None]:
+def _add_backend_name(name: str) -> Generator[None]:
     try:
         yield
     except (ToolchainError, MemoryError):
@@ -189,11 +190,11 @@ def _add_backend_name(name: str) -> Iterator[None]:
         raise CompileError(f"backend {name}: {_format_fault(fault)}") from fault
 
 
-def _fault(execution: Execution, dram_bytes: int, operations: int) -> str | None:
+def _fault(execution: object, dram_bytes: int, operations: int) -> str | None:
     if not isinstance(execution, Execution):
         return f"gives {type(execution).__name__}, not an Execution"
     for name, memory in execution.memory.items():
-        if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.ndim != 1:
+        if not is_array(memory) or memory.dtype != np.uint8 or memory.ndim != 1:
             return f"gives memory {name} that is no uint8 array of one dimension"
     if "dram" not in execution.memory or execution.memory["dram"].size != dram_bytes:
         return (

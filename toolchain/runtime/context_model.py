@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +96,7 @@ def _assemble(model: ContextModel, label: str, folder: Path | None) -> Container
 
 
 @contextmanager
-def _node_in_errors(label: str, node: ContextNode) -> Iterator[None]:
+def _node_in_errors(label: str, node: ContextNode) -> Generator[None]:
     """Put the file and the node before a fault inside."""
     try:
         yield

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class _CudaProgram:
 def import_cupy() -> Any:
     """Return the module cupy. Raise CompileError where it is not installed or finds no GPU."""
     try:
-        import cupy  # type: ignore[import-not-found]
+        cupy: Any = import_module("cupy")
     except Exception as fault:  # whatever it looks for while it is imported
         reason = "CuPy is not installed" if isinstance(fault, ModuleNotFoundError) and fault.name == "cupy" else first_line(fault)
         raise CompileError(f"backend cuda: {reason}; install the extra 'cuda' (docs/cuda.md), or take reference") from None
@@ -56,7 +57,7 @@ def import_cupy() -> Any:
 
 
 @contextmanager
-def _report_cupy_faults() -> Iterator[None]:
+def _report_cupy_faults() -> Generator[None]:
     """Turn what CuPy and CUDA raise of themselves into a CompileError."""
     try:
         yield

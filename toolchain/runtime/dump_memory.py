@@ -199,7 +199,8 @@ class _Contents:
                 self._bytes(self._place(info.result))[...] = _NEVER
         for space, owners in enumerate(self._owners):
             places = np.flatnonzero(owners != _NEVER)
-            for layer in np.unique(owners[places]).tolist():
+            layers: list[int] = np.unique(owners[places]).tolist()
+            for layer in layers:
                 layer_places = places[owners[places] == layer]
                 first, end = int(layer_places[0]), int(layer_places[-1]) + 1
                 yield {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from toolchain.codegen import IoType
 from toolchain.errors import CompileError, first_line, shown_elements
+from toolchain.ir.type_guards import is_sequence
 
 NOT_BOUND: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -35,21 +36,22 @@ def check_feeds(
     _raise_all([*faults, *filter(None, wrong), *_misfits("input", feeds, inputs, states, loose)])
 
 
-def convert_feeds(inputs: Sequence[IoType], feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+def convert_feeds(inputs: Sequence[IoType], feeds: Any) -> Mapping[str, Any]:
     """Return feeds as arrays: lists in the type of their input, as onnxruntime takes them, and float64 as float32.
 
     All other values stay as they are, for `check_feeds` to judge. Raise CompileError for a list that is no array of this type.
     """
     if not isinstance(feeds, Mapping):
         return feeds
+    values = cast("Mapping[str, Any]", feeds)
     dtype_by_name = {t.name: t.dtype for t in inputs}
-    return {name: _convert(name, value, dtype_by_name.get(name)) for name, value in feeds.items()}
+    return {name: _convert(name, value, dtype_by_name.get(name)) for name, value in values.items()}
 
 
 def _convert(name: str, value: Any, dtype: str | None) -> Any:
     if dtype is None:
         return value
-    if isinstance(value, list | tuple):
+    if is_sequence(value):
         return _list_to_array(name, value, np.dtype(dtype))
     array = np.asarray(value)
     if array.dtype != np.float64 or dtype != "float32":

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -199,7 +199,13 @@ class Session:
         """Return how pickle makes the session again: the compiled file, the options, and the states."""
         from toolchain.codegen import container_to_bytes
 
-        return _restore_session, (container_to_bytes(self._compiled), self._options, self._state_values)
+        return self._restore, (container_to_bytes(self._compiled), self._options, self._state_values)
+
+    @classmethod
+    def _restore(cls, data: bytes, options: Mapping[str, Any], states: StateValues) -> Session:
+        session = cls(data, **options)
+        session._state_values = states
+        return session
 
     @property
     def observes(self) -> bool:
@@ -396,7 +402,7 @@ class Session:
         return f"segment {index}: " if several else ""
 
     @contextmanager
-    def _naming(self, index: int) -> Iterator[None]:
+    def _naming(self, index: int) -> Generator[None]:
         """A fault of the program inside says which one."""
         try:
             yield
@@ -520,12 +526,6 @@ class Session:
         return _host_session(island, self._providers)
 
 
-def _restore_session(data: bytes, options: Mapping[str, Any], states: StateValues) -> Session:
-    session = Session(data, **options)
-    session._state_values = states
-    return session
-
-
 def _whole_shape(state: State) -> tuple[int, ...]:
     """Return the shape of the complete state in the model's order."""
     shape = model_shape(state.alone)
@@ -556,14 +556,16 @@ def _idealize_timing(container: Container, terms: Sequence[str]) -> Container:
 
 def get_compiled_bytes(model: Any) -> bytes | None:
     """Return the bytes of a compiled model that is in memory: bytes, or a build with `data`; None of another object."""
-    data = model if isinstance(model, bytes | bytearray | memoryview) else getattr(model, "data", None)
     is_build = isinstance(getattr(model, "container", None), Container)
-    return bytes(data) if isinstance(data, bytes | bytearray | memoryview) and (data is model or is_build) else None
+    data: object = getattr(model, "data", None) if is_build else model
+    if isinstance(data, memoryview):
+        return data.tobytes()
+    return bytes(data) if isinstance(data, bytes | bytearray) else None
 
 
 def _container(model: CompiledModel, entry: str | None) -> Container:
     data = get_compiled_bytes(model)
-    file_or_bytes = os.fspath(model) if isinstance(model, str | os.PathLike) else data
+    file_or_bytes: str | bytes | None = os.fspath(model) if isinstance(model, str | os.PathLike) else data
     if file_or_bytes is not None and (opened := open_context_model(file_or_bytes, entry)) is not None:
         return opened
     if data is not None:

@@ -50,7 +50,7 @@ def write_state(raw: np.ndarray, state: State, codes: np.ndarray, ring_numbers: 
     if ring is None:
         return pack_codes(codes, state.port)
     port_codes, window = unpack_codes(raw, state.port), ring.window(ring_numbers[ring.number])
-    first = np.arange(window.start, window.stop) % ring.period
+    first = np.arange(int(window.start), int(window.stop)) % ring.period
     port_codes[_rows(ring, first)] = port_codes[_rows(ring, first + ring.period)] = codes
     return pack_codes(port_codes, state.port)
 

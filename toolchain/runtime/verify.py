@@ -257,7 +257,7 @@ class _RegionWatch:
             return None
         places = np.ndarray((*target.counts, target.inner_bytes), np.int64)
         places[...] = sum(
-            np.arange(n).reshape([-1 if i == k else 1 for i in range(places.ndim)]) * stride
+            np.arange(int(n)).reshape([-1 if i == k else 1 for i in range(places.ndim)]) * stride
             for k, (n, stride) in enumerate(zip(places.shape, (*target.strides, 1)))
         )
         where = np.unravel_index(int((places == address - target.address).argmax()), places.shape)

@@ -73,7 +73,8 @@ def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: Accumula
 def _emit(op: MachineOp, sums: AccumulatorUse, address: int, emitter: Unit) -> Emit:
     """The operation that requantizes and stores the sums, as `op` would have done itself."""
     *lead, channels = sums.shape
-    values = {name: getattr(op, name, 0) for name in Emit.parameters()}
+    values: dict[str, Any] = {name: getattr(op, name, 0) for name in Emit.parameters()}
     values |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1, "channels": channels}
     kind = EmitKind.MATRIX_PRODUCT if isinstance(op, MatrixProduct) else EmitKind.CONVOLUTION
-    return Emit(**{**values, "kind": kind, "sums_address": address, "unit": emitter.number})
+    values |= {"kind": kind, "sums_address": address, "unit": emitter.number}
+    return Emit(**values)

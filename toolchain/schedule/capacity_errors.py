@@ -87,7 +87,7 @@ def _picture(rows: Sequence[tuple[str, int]], size_bytes: int) -> list[str]:
     total = sum(need for _, need in rows)
     wide = max(len(name) for name, _ in rows)
     end = min(_WIDTH, round(_WIDTH * size_bytes / total))
-    lines, at = [], 0
+    lines, at = list[str](), 0
     for name, need in rows:
         start, stop = round(_WIDTH * at / total), round(_WIDTH * (at + need) / total)
         at += need

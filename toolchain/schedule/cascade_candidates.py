@@ -309,7 +309,9 @@ class CascadeCandidate:
     visited: VisitedStripes
     blocks: Mapping[int, ConstantBuffers]
     inside: Collection[str]
-    planned: dict[tuple[BufferCounts, int], PlannedCascade] = field(default_factory=dict)
+    planned: dict[tuple[BufferCounts, int], PlannedCascade] = field(
+        default_factory=dict[tuple[BufferCounts, int], PlannedCascade]
+    )
 
     @cached_property
     def order(self) -> list[int]:

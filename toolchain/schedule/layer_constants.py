@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolchain.hw.unit_map import Unit
+from toolchain.ir.type_guards import is_array, is_sequence
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import ConstantBlock, Tiling, round_up
@@ -35,14 +36,14 @@ def _fingerprint(layer: Layer) -> bytes:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         yield f"{value.dtype}{value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()
     elif is_dataclass(value):
         yield type(value).__name__.encode()
         for field in fields(value):
             yield from _parts(getattr(value, field.name))
-    elif isinstance(value, (list, tuple)):
+    elif is_sequence(value):
         for one in value:
             yield from _parts(one)
     else:

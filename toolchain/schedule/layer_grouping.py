@@ -63,7 +63,7 @@ class GroupingBounds:
 
     def list_roots(self, first: int, end: int) -> Roots:
         """The roots that these layers touch."""
-        return frozenset().union(*self.roots[first:end])
+        return frozenset[str]().union(*self.roots[first:end])
 
 
 class CascadeBounds:

@@ -56,7 +56,7 @@ class Statement:
     indent: int
     kind: str
     words: list[str]
-    inside: list[Statement] = field(default_factory=list)
+    inside: list[Statement] = field(default_factory=lambda: list[Statement]())
 
     def next(self, what: str) -> str:
         if not self.words:

@@ -336,7 +336,7 @@ class PlanTimer:
         following = (tile for tiles in visited if not isinstance(tiles, int) for tile in tiles)
         chain = chain_of(islice(following, first, None))
         runs = self._model.runs(self._layer, chain[0])
-        ends, tile = {}, self._tile
+        ends, tile = dict[Unit, tuple[int, int]](), self._tile
         over = self._over(tile) if tile is not None else 0
         for unit in units:
             free = over if tile is not None and tile.unit is unit else self._queues.free(unit.queue)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate, chain
+from typing import cast
 
 import numpy as np
 
+from toolchain.ir.type_guards import is_dict, is_list
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import TileTask
 from toolchain.schedule.cost import CostModel
@@ -129,7 +131,7 @@ class RecordedWalk:
     def _record(self, plan: PlannedRegion, first: int) -> None:
         """Walk on from run `first`."""
         self.plan, self._named = plan, [_names(plan, run) for run in plan.runs]  # slots and roots
-        later = list(accumulate(reversed(self._named), frozenset.union, initial=frozenset[str]()))
+        later = list(accumulate(reversed(self._named), lambda names, more: names | more, initial=frozenset[str]()))
         self._later = later[:0:-1]  # touched by each and those behind it
         units = {unit for planned in plan.layers if isinstance(planned, TiledLayer) for unit in planned.units}
         emitters = {self._model.chip.emitter(unit) for unit in units}
@@ -191,13 +193,13 @@ class RecordedWalk:
 
 def _copy(value: object) -> object:
     """Return a copy of a container and of the lists in it; anything else as it is."""
-    if isinstance(value, list):
-        return [item.copy() for item in value] if value and isinstance(value[0], list) else value.copy()
-    if isinstance(value, dict):
+    if is_list(value):
+        return [item.copy() for item in value] if value and is_list(value[0]) else value.copy()
+    if is_dict(value):
         copied = value.copy()
-        copied.update((key, item.copy()) for key, item in value.items() if isinstance(item, list))
+        copied.update((key, item.copy()) for key, item in value.items() if is_list(item))
         return copied
-    return value.copy() if isinstance(value, set | np.ndarray) else value
+    return cast("set[object] | np.ndarray", value).copy() if isinstance(value, set | np.ndarray) else value
 
 
 def _is_same(old: Part, new: Part) -> bool:

@@ -28,8 +28,8 @@ class MultiBuffer:
     """Least recently used slot of a ring, with what each holds."""
 
     copies: int
-    keys: list[Hashable] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
+    keys: list[Hashable] = field(default_factory=list[Hashable])
+    order: list[int] = field(default_factory=list[int])
 
     def holds(self, key: Hashable) -> bool:
         return key in self.keys

@@ -46,8 +46,8 @@ class _Measured:
     tile_count: int = 0
     is_complete: bool = False
     capable_units: tuple[Unit, ...] | None = None
-    costs: dict[_Run, TiledLayer] = field(default_factory=dict)
-    moving: dict[_Run, TiledLayer] = field(default_factory=dict)  # with the bytes that they move
+    costs: dict[_Run, TiledLayer] = field(default_factory=dict[_Run, TiledLayer])
+    moving: dict[_Run, TiledLayer] = field(default_factory=dict[_Run, TiledLayer])  # with the bytes that they move
 
 
 class LayerTilings:
@@ -264,7 +264,7 @@ class SmallestTile:
     """The slots with which a layer can run at all, and their bytes in each memory."""
 
     slots: tuple[Ring, ...] = ()
-    sizes: Room = field(default_factory=dict)
+    sizes: Room = field(default_factory=dict[int, int])
 
 
 def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:

@@ -78,7 +78,7 @@ class Fields:
         )
 
     def svg(self) -> str:
-        at, parts = 0, []
+        at, parts = 0, list[str]()
         for name, high, low in self.fields:
             width = max(UNIT, 12 + 7 * len(name))
             parts.append(_box(at, 24, width, HEIGHT, name, FILL if name else PAD))
@@ -109,9 +109,9 @@ class WindowFigure:
             tuple(self.at[a] * self.stride[a] + k[a] * self.dilation[a] - self.pads[a] for a in (0, 1))
             for k in ((y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1]))
         }
-        rows = []
+        rows: list[list[str]] = []
         for y in range(-self.pads[0], self.size[0] + 1):
-            row = []
+            row: list[str] = []
             for x in range(-self.pads[1], self.size[1] + 1):
                 inside = 0 <= y < self.size[0] and 0 <= x < self.size[1]
                 row.append(("W" if (y, x) in window_elements else "x") if inside else ("w" if (y, x) in window_elements else "."))
@@ -123,7 +123,7 @@ class WindowFigure:
         return "\n".join([*lines, *("    " + " ".join(row) for row in self._cells())])
 
     def svg(self) -> str:
-        parts = []
+        parts: list[str] = []
         for y, row in enumerate(self._cells()):
             for x, cell in enumerate(row):
                 shade = {"x": FILL, ".": PAD, "W": SHADE, "w": "#c9d3df"}[cell]
@@ -145,7 +145,7 @@ class ChainFigure:
         return f"{self.caption}\n  " + " -> ".join(self.steps)
 
     def svg(self) -> str:
-        at, parts = 0, []
+        at, parts = 0, list[str]()
         for number, step in enumerate(self.steps):
             width = 16 + 7 * len(step)
             if number:

@@ -41,7 +41,7 @@ def _feature_maps(chip: Chip) -> Iterator[str | Figure]:
     yield from granules(chip)
     size, gap = codes.size_bytes, codes.size_bytes
     column, row = 2 * size, 3 * 2 * size + gap
-    cells, groups = [], []
+    cells, groups = list[str](), list[int]()
     for y in range(2):
         for x in range(3):
             cells += [f"{y}{x}{c}{'lh'[b] if size > 1 else ''}" for c in range(2) for b in range(size)]

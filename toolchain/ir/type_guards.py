@@ -1,0 +1,26 @@
+"""Tests of a value's type that leave a type checker no unknown type of elements, as `isinstance` of a generic class does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+
+
+def is_array(value: object) -> TypeGuard[np.ndarray]:
+    return isinstance(value, np.ndarray)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether a value is a list or a tuple."""
+    return isinstance(value, list | tuple)
+
+
+def is_dict(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether a value is a dictionary, which is taken to have names as keys."""
+    return isinstance(value, dict)
