@@ -63,6 +63,7 @@ from toolchain.repair.calibrate_network import (
 )
 from toolchain.repair.network import Network
 from toolchain.repair.place_port_nodes import place_port_nodes, require_ports
+from toolchain.repair.place_softmaxes import place_output_softmaxes
 from toolchain.repair.repair_pipeline import Effort
 from toolchain.repair.sample_folds import HoldOut
 from toolchain.report import (
@@ -379,6 +380,7 @@ def _quantize_network(
     require_ports(network, options.raw_ports)
     if options.host_ports and alone and options.calibration is not None and options.parameters is None:
         network = place_port_nodes(network, data.calibration, options.raw_ports)
+        network = place_output_softmaxes(network, data.calibration, options.raw_ports)
     if first is None or options.parameters is not None:
         return replace(_calibrate_entry(network, options, data, progress), unread=unread)
     calibrated = reuse_quantization(network, first.calibrated)

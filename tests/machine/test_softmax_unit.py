@@ -88,6 +88,35 @@ def test_what_8_bits_cannot_do_is_done_in_16(columns: int, symmetric: bool, tmp_
     assert sqnr_db(power / power.sum(-1, keepdims=True), got) > 25
 
 
+@pytest.mark.parametrize(
+    ("peak", "columns", "options", "hosted", "between"),
+    [
+        (15.0, 4096, {}, True, (25, 120)),
+        (15.0, 4096, {"raw_ports": ("y",)}, False, (10, 20)),
+        (15.0, 4096, {"types": ("y=int16",)}, False, (10, 20)),
+        (15.0, 4096, {"host_ports": False}, False, (10, 20)),
+        (0.0, 4096, {}, False, (20, 60)),
+        (15.0, 1600, {"types": ("y=int16",)}, False, (20, 60)),
+    ],
+    ids=["peaks", "raw port", "type", "no host ports", "even rows", "shorter rows"],
+)
+def test_peaks_of_long_rows_are_made_by_the_host(
+    peak: float, columns: int, options: dict[str, Any], hosted: bool, between: tuple[float, float], tmp_path: Path
+) -> None:
+    """4,096 least exponentials add up to 0.25, which the sum has too much."""
+    shape = (1, 2, columns)
+    path, data = network(tmp_path / "net.onnx", shape, -1), tmp_path / "x.npz"
+    x = np.random.default_rng(4).normal(0, 1, (16, *shape[1:])).astype(np.float32)
+    x[..., 7] -= peak
+    np.savez(data, x=x)
+    built = build(path, BuildOptions(make_mixed_machine(), calibration=str(data), repair="none", **options))
+    reasons = [f["reason"] for f in built.figures["fallbacks"]]
+    assert bool(reasons) == hosted and all("no score as less than exp(-10)" in r for r in reasons)
+    power = np.exp(-x[:1].astype(np.float64) + x[:1].min(-1, keepdims=True))
+    (got,) = Session(built.data, backend="reference").run(["y"], {"x": x[:1]})
+    assert between[0] < sqnr_db(power / power.sum(-1, keepdims=True), got) < between[1]
+
+
 @pytest.mark.parametrize("size", [1e-10, 1e-7])
 @pytest.mark.parametrize("types", [(), ("s=int16", "x=int16")])
 def test_rows_that_hardly_differ_are_equal(size: float, types: tuple[str, ...], tmp_path: Path) -> None:

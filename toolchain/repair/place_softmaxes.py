@@ -1,0 +1,127 @@
+"""Leave a Softmax that makes an output to the host, where its rows are too long for the chip's softmax of 16 bits.
+
+That softmax counts each score that is 10 or more below the largest as exp(-10) in codes, 6.1e-5, as TFLite's does. In a row of
+6,625 classes these add up to 0.4, so that a class of probability 1 gets 0.71.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from quant.fidelity import decibels
+from quant.fit_sample import Sample
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.curves.softmax import softmax16, softmax16_tables
+from quant.observe import Range
+from quant.parameters import activation_quant
+from toolchain.errors import format_count
+from toolchain.frontend.source_names import MOVES
+from toolchain.ir.graph import OnnxGraph, OnnxNode
+from toolchain.repair.network import Network
+from toolchain.repair.port_noise import round_to_codes, run_float
+
+_POOR_DB = 20.0  # docs/accuracy.md: a part that the codes of a port leave less of is poor
+_GAIN_DB = 3.0  # docs/accuracy.md: half a bit
+_FEW_SAMPLES = 16  # docs/accuracy.md: that show whether a port is poor
+
+
+@dataclass(frozen=True)
+class _LongSoftmax:
+    """A Softmax over long rows that makes an output.
+
+    `moves`: data movement between it and the output.
+    `codes`: type of its codes on the chip.
+    """
+
+    node: OnnxNode
+    moves: tuple[OnnxNode, ...]
+    codes: CodeType
+
+    def list_sources(self) -> set[str]:
+        """Return the nodes of the model that it stands for."""
+        return {s for n in (self.node, *self.moves) for s in n.sources or (n.name,)}
+
+
+def place_output_softmaxes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
+    """Return the network with each Softmax on the host that makes an output, and whose probabilities the chip makes poor.
+
+    `raw_ports`: inputs and outputs that keep their place.
+    """
+    for softmax in _list_candidates(network, raw_ports):
+        levels = _compare(network, softmax, samples)
+        if levels is None or levels[0] >= _POOR_DB or levels[1] < levels[0] + _GAIN_DB:
+            continue
+        chip_db, host_db = levels
+        output = softmax.node.outputs[0]
+        columns, name = format_count(network.model.types[output].shape[-1], "column"), network.model.name(output)
+        reason = (
+            f"a softmax of 16 bits counts no score as less than exp(-10): rows of {columns} have {chip_db:.1f} dB on the "
+            f"chip and {host_db:.1f} on the host; --type {name}=int16 keeps it on the chip"
+        )
+        network = network.host(softmax.list_sources(), reason)
+    return network
+
+
+def _list_candidates(network: Network, raw_ports: Collection[str]) -> list[_LongSoftmax]:
+    """Return each Softmax in 16 bits over long rows that makes an output, where nobody gives a type or a scale."""
+    model, types, on_chip = network.model, network.code_types, {*network.chip_tensors}
+    pinned = {*network.types, *network.selection.types, *(network.selection.file_ranges.keys() - network.selection.fixed)}
+    pinned |= {n for n in model.graph.outputs if model.name(n) in raw_ports}
+    least_exponential = softmax16_tables()[0][0] * 2.0**-15
+    candidates: list[_LongSoftmax] = []
+    for node in model.graph.nodes:
+        if node.op.op_type != "Softmax" or node.outputs[0] not in on_chip:
+            continue
+        columns, moves = model.types[node.outputs[0]].shape[-1], _list_moves_to_output(model.graph, node.outputs[0])
+        if moves is None or columns * least_exponential <= 10 ** (-_POOR_DB / 20):
+            continue
+        tensors = [n for one in (node, *moves) for n in (*one.inputs, *one.outputs)]
+        codes = max((types[n] for n in tensors if n in types), key=lambda t: t.bits)
+        if codes.bits > 8 and pinned.isdisjoint(tensors):
+            candidates.append(_LongSoftmax(node, moves, codes))
+    return candidates
+
+
+def _list_moves_to_output(graph: OnnxGraph, tensor: str) -> tuple[OnnxNode, ...] | None:
+    """Return the data movement between a tensor and the outputs, or None where anything else reads the tensor."""
+    reached, moves = {tensor}, list[OnnxNode]()
+    for node in graph.nodes:
+        if not reached.isdisjoint(node.inputs):
+            if node.op.op_type not in MOVES:
+                return None
+            reached.update(node.outputs)
+            moves.append(node)
+    return tuple(moves) if reached.intersection(graph.outputs) else None
+
+
+def _compare(network: Network, softmax: _LongSoftmax, samples: Iterable[Sample]) -> tuple[float, float] | None:
+    """Return what is left of the probabilities in dB, on the chip and on the host; None where scores are not finite."""
+    (scores,), (output,) = softmax.node.inputs, softmax.node.outputs
+    values = run_float(network.model, (scores, output), samples, _FEW_SAMPLES)
+    if values is None:
+        return None
+    narrow = network.chip.numerics
+    wide = narrow.of(softmax.codes)
+    signal, noise = 0.0, np.zeros(2)
+    for x, exact in zip(values[scores], values[output], strict=True):
+        signal += float(np.square(exact, dtype=np.float64).sum())
+        probabilities = (_compute_on_chip(x, wide), _compute_softmax(round_to_codes(x, narrow)))
+        noise += [float(np.square(p - exact).sum()) for p in probabilities]
+    chip_db, host_db = (decibels(signal, float(n)) for n in noise)
+    return chip_db, host_db
+
+
+def _compute_on_chip(scores: np.ndarray, numerics: Numerics) -> np.ndarray:
+    """Return the probabilities that a softmax of 16 bits makes of scores in codes."""
+    quant = activation_quant(Range(float(scores.min()), float(scores.max())), numerics)
+    codes = np.clip(np.rint(scores.astype(np.float64) / quant.scale) + quant.zero_point, *numerics.activation.limits)
+    return softmax16(codes.astype(np.int16), float(quant.scale)) * 2.0**-15
+
+
+def _compute_softmax(scores: np.ndarray) -> np.ndarray:
+    power = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    return np.asarray(power / power.sum(-1, keepdims=True))
