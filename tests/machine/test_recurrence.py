@@ -100,6 +100,16 @@ def test_repeated_works_go_to_the_queue_that_is_free_first(backlog_cycles: int) 
     assert sorted(one.free) == {0: [50, 60], 25: [60, 75], 60: [80, 90]}[backlog_cycles]
 
 
+def test_a_queue_that_works_no_more_does_not_hide_what_repeats() -> None:
+    """Queue 0 is busy for 1,000 cycles; beside it, the fourth of ten steps of queue 1 stands for six more."""
+    some = TimingModel((0, 0), (99, 99), 0)
+    some.run([make_timing(0, 1000), *(make_timing(1, 10) for _ in range(3))])
+    mark = some.mark()
+    some.run([make_timing(1, 10)])
+    some.repeat(mark, 6)
+    assert some.free == [1000, 100]
+
+
 def test_a_queue_that_is_ahead_and_gains_less_is_caught_up_with() -> None:
     """Check a queue that starts ahead and is overtaken.
     Queue 0 has 100 cycles of work to begin with and 5 a step, queue 1 has 11 a step. After 40 steps queue 1 is over last.

@@ -31,8 +31,9 @@ from toolchain.ops.pool.integer_pool import IntegerMaxPool
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.capacity_errors import MOST_TILES, explain_too_many
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.layer_constants import count_reloaded
 from toolchain.schedule.plan import TiledLayer
-from toolchain.schedule.plan_cost import ALONE, LEAST_MOVED
+from toolchain.schedule.plan_cost import ALONE, LEAST_MOVED, count_layer_bytes
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import BEGIN, sample_points
 from toolchain.schedule.tile_buffers import Sizes
@@ -246,6 +247,26 @@ def test_the_best_of_a_budget_fits_it() -> None:
             assert plan.staging_bytes == {SRAM: rings} and rings <= budget
         costs.append(plan.cycles if plan is not None else float("inf"))
     assert costs == sorted(costs) and costs[0] < costs[3] < costs[4] == float("inf")
+
+
+@pytest.mark.parametrize(("rows_outer", "inner", "counts"), [(True, 32, {"b0": 4}), (True, 16, {"b0": 8}), (False, 32, {})])
+def test_constants_that_come_again_for_an_outer_loop_are_counted(rows_outer: bool, inner: int, counts: dict[str, int]) -> None:
+    op = IntegerConvolution((1, 1), (0, 0, 0, 0), (1, 1), 1, 0, 32, CodeType.INT8, REQUANT, None, None)
+    shape, constants = (1, 40, 40, 32), {"w": np.zeros((32, 1, 1, 32), np.int8), "b": np.zeros(32, np.int64)}
+    layer = _layer(op, {"x": shape, "w": (32, 1, 1, 32), "b": (32,)}, shape, load_machine("edge16").chip, constants)
+    tiling = Tiling(4, 40, 8, inner, rows_outer)
+    assert count_reloaded(op.nest(layer, tiling)) == counts
+    if counts:
+        tilings, room = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2), {SRAM: 1 << 18}
+        plan, least = tilings.evaluate(tiling, room), tilings.evaluate(tiling, room, LEAST_MOVED)
+        assert plan is not None and least is not None and least.cycles <= plan.cycles
+        assert [ring.copies for ring in plan.rings if ring.of_constants] == [2]
+        assert {ring.key: ring.copies for ring in least.rings if ring.of_constants} == counts
+        tiles = list(op.nest(layer, tiling).iterate_tasks())
+        moved = count_layer_bytes(layer, least.rings, least.units[0], (), [tiles])
+        assert (
+            moved == least.moved_bytes == 2 * 40 * 40 * 32 + sum({b.key: b.size_bytes for t in tiles for b in t.blocks}.values())
+        )
 
 
 def test_too_many_tiles_are_refused() -> None:

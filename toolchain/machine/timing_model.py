@@ -218,9 +218,11 @@ class TimingModel:
         `shared`: the part of it that goes to whichever of some queues is free first.
         `backlog`: the queue of each operation.
         One queue may be ahead of the others and gain less than they do; in the end it is no longer ahead.
+        Queues that run none of it, and may be busy with earlier layers, are no measure of what it takes.
         """
         gains = [now - then for now, then in zip(self.free, mark.free)]
-        added = max(self.free) - max(mark.free)
+        working = [queue for queue, gain in enumerate(gains) if gain > 0 or (shared is not None and queue in shared.queues)]
+        added = max((self.free[q] for q in working), default=0) - max((mark.free[q] for q in working), default=0)
         later, ends = round(times * added), list[int]()
         if shared is not None and added * len(shared.queues) < _WAIT_RATIO * shared.cycles:
             ends = shared.ends([self.free[queue] for queue in shared.queues], times)

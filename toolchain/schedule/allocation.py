@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
@@ -27,16 +27,16 @@ class ResidentRoot:
 class Allocation:
     """The buffers of a plan, to be placed in the memories of a chip.
 
-    `together`: for each layer of a cascade, all its layers; what one needs lives as long as they run. `overlaps_next`: the next
-    layer may run beside this one. `early`: loads go ahead of the layer before. `in_place`: resident roots that may take the
-    place of others, where not all have one of their own.
+    `together`: for each layer of a cascade, all its layers; what one needs lives as long as they run. `beside_next`:
+    layers beside which the next one may run. `early`: loads go ahead of the layer before. `in_place`: resident roots that may
+    take the place of others, where not all have one of their own.
     """
 
     chip: Chip
     planned: Sequence[PlannedLayer]
     resident_roots: Sequence[ResidentRoot]
     together: Mapping[int, range]
-    overlaps_next: bool
+    beside_next: Collection[int]
     early: bool
     in_place: Mapping[str, str]
 
@@ -67,8 +67,7 @@ class Allocation:
         return used_bytes
 
     def _in(self, space: int, searched: bool) -> Placement | None:
-        # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
-        outliving = [(1, 1)] if self.overlaps_next else []
+        outliving = [(1, 1)] if self.beside_next else []  # a layer that runs beside the one before should not wait for its bytes
         outlive = (*outliving, (1, 0), (0, 0)) if self.early else (*outliving, (0, 0))
         prefetches = any(planned.fetches for planned in self.planned)
         nodes = _PLACING_NODES if searched else 0
@@ -85,7 +84,7 @@ class Allocation:
     def buffers(self, space: int, early: int = 0, late: int = 0, in_place: bool = False) -> list[Buffer]:
         """Resident roots, which lie in the SRAM, and slots. `early`, `late`: steps by which slots outlive their own.
         `in_place`: roots may take the place of others."""
-        align = self.chip.spaces[space].memory.alignment_bytes
+        align, beside_next = self.chip.spaces[space].memory.alignment_bytes, frozenset(self.beside_next)
         homes = [
             Buffer(
                 h.storage.name,
@@ -97,7 +96,7 @@ class Allocation:
             for h in (self.resident_roots if space == Space.SRAM else ())
         ]
         slots = [
-            Buffer(slot_name(step, ring.key, i), _since(start, ring, early), end + late, size, align)
+            Buffer(slot_name(step, ring.key, i), _since(start, ring, early), end + late * (step in beside_next), size, align)
             for step, planned in enumerate(self.planned)
             for start, end in (extend_life(step, step + 1, self.together),)
             for ring in planned.rings
@@ -105,7 +104,7 @@ class Allocation:
             for i, size in enumerate(ring.sizes)
         ]
         fetched = [
-            Buffer(slot_name(step, fetch.key, 0), fetch.since, step + 1 + late, fetch.size_bytes, align)
+            Buffer(slot_name(step, fetch.key, 0), fetch.since, step + 1 + late * (step in beside_next), fetch.size_bytes, align)
             for step, planned in enumerate(self.planned)
             for fetch in planned.fetches
             if fetch.space == space

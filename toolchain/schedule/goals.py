@@ -81,7 +81,7 @@ def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
             plans += RegionPlanner(reordered).search_plans()
         candidates = plans if planning.options.simulated else _best_of_each(plans)
         most = goal.most * min(plan.cycles for plan in plans)
-        return [*candidates, *(planner.frugal(plans, most) if objective == "balanced" else ())]
+        return [*candidates, *(planner.frugal(plans, candidates, most) if objective == "balanced" else ())]
     resident_plan = plan_all_resident(planning) if objective == "memory" else None
     if resident_plan is None:
         return [*planner.search_plans(), *planner.of_little_traffic()]

@@ -65,6 +65,7 @@ class LayerByLayer:
         self.model = CostModel(chip)
         self.in_place = InPlace(self.layers, self.views, self.storages, self.port_roots)
         self.layerwise = RegionTilings(self.layers, self.views, self.model, options)
+        self.overlapping = self.layerwise.find_overlapping()
         self.costs = PlanCosts(self.model)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
         self.moved = [PlannedLayer(Call(la.node.name, inline=is_inline(la.node, self.views)), layer=la) for la in self.layers]
@@ -190,15 +191,20 @@ class LayerByLayer:
         return live
 
     def place(
-        self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True, near: PlannedRegion | None = None
+        self,
+        parts: Sequence[Part],
+        resident: frozenset[str],
+        searched: bool = True,
+        near: PlannedRegion | None = None,
+        is_spaced: bool = False,
     ) -> PlannedRegion | None:
         """The plan with addresses and cycles; None where something has no place.
 
         `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no single order of the buffers
-        fits. `near`: a plan from which this one differs in few layers.
+        fits. `near`: a plan from which this one differs in few layers. `is_spaced`: see `allocation`.
         """
         self.steps.take()
-        placements = self.allocation(parts, resident).in_memories(searched)
+        placements = self.allocation(parts, resident, is_spaced).in_memories(searched)
         if placements is None:
             return None
         views, tensors = self._views_of(parts), list[PlannedTensor]()
@@ -215,7 +221,9 @@ class LayerByLayer:
         cascades = cascades_of(parts)
         return self.views | dict(chain.from_iterable(cascade.views.items() for cascade in cascades)) if cascades else self.views
 
-    def allocation(self, parts: Sequence[Part], resident: frozenset[str]) -> Allocation:
+    def allocation(self, parts: Sequence[Part], resident: frozenset[str], is_spaced: bool = False) -> Allocation:
+        """The buffers of a plan. `is_spaced`: a layer that units of another kind run waits for no slot of the layer before, where
+        there is room."""
         cascades, views = cascades_of(parts), self._views_of(parts)
         roots = [
             ResidentRoot(s, views[n].count_stored_bytes(self.graph.types[n].shape))
@@ -224,6 +232,5 @@ class LayerByLayer:
         ]
         unabridged = {h.storage.name for h in roots if not views[h.storage.name].rows}
         in_place, together = self.in_place.rights(unabridged, cascades), steps_together(cascades)
-        return Allocation(
-            self.chip, flatten_parts(parts), roots, together, self.model.choice, self.options.double_buffer, in_place
-        )
+        beside_next = range(len(self.layers)) if self.model.choice else self.overlapping if is_spaced else ()
+        return Allocation(self.chip, flatten_parts(parts), roots, together, beside_next, self.options.double_buffer, in_place)

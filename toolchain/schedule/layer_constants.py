@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from toolchain.hw.unit_map import Unit
 from toolchain.ir.type_guards import is_array, is_sequence
 from toolchain.machine import Space
+from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import ConstantBlock, Tiling, round_up
 from toolchain.schedule.nodes import Fetch, Prefetch
@@ -66,6 +68,34 @@ def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> La
             first_uses.setdefault(block.key, (block, number))
     spaces = {unit.roles[block.role] for block, _ in first_uses.values() for unit in units}
     return LayerConstants(dict(first_uses.values()), spaces.pop() if spaces else Space.SRAM) if len(spaces) < 2 else None
+
+
+def count_reloaded(nest: Nest) -> dict[str, int]:
+    """The number of constants, by the key of their ring, where a loop has another around it that needs the same ones again.
+
+    A loop changes the constants where they differ between two neighbouring steps in its middle.
+    """
+    point = tuple(axis.steps[len(axis.steps) // 2] for axis in nest.axes)
+    at_point, counts = _keys_by_ring(nest, point), dict[str, int]()
+    changing = [
+        _keys_by_ring(nest, (*point[:i], axis.steps[len(axis.steps) // 2 - 1], *point[i + 1 :]))
+        for i, axis in enumerate(nest.axes)
+    ]
+    for ring, keys in at_point.items():
+        loops = [(len(axis.steps), other.get(ring) != keys) for axis, other in zip(nest.axes, changing) if len(axis.steps) > 1]
+        around = next((i for i, (_, changes) in enumerate(loops) if not changes), len(loops))
+        if any(changes for _, changes in loops[around:]):
+            counts[ring] = len(keys) * prod(steps for steps, changes in loops if changes)
+    return counts
+
+
+def _keys_by_ring(nest: Nest, point: tuple[Any, ...]) -> dict[str, frozenset[Hashable]]:
+    """The constants at one point of a nest, by the key of the ring through which they pass."""
+    keys: dict[str, set[Hashable]] = {}
+    for tile in nest.body(point):
+        for i, block in enumerate(tile.blocks):
+            keys.setdefault(f"b{i}", set()).add(block.key)
+    return {ring: frozenset(blocks) for ring, blocks in keys.items()}
 
 
 def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, int]], pitch: int) -> tuple[Fetch, ...]:

@@ -111,20 +111,20 @@ class PrefetchSearch:
     @cached_property
     def first(self) -> PlannedRegion:
         """The plan with the fullest prefetch that has a place at once, where that takes fewer cycles: an estimate of `best`."""
-        if self._steps.over or not self._may_gain:
+        if self._steps.over or not self.may_gain:
             return self._plan
         tried = (self._find_place(self._dealt(_FILLED[0], share, _FEW), False) for share in _EASY)
         plan = next((plan for plan in tried if plan is not None), self._plan)
         return min(self._plan, plan, key=lambda plan: plan.cycles)
 
     @cached_property
-    def _may_gain(self) -> bool:
+    def may_gain(self) -> bool:
         return all(gain >= _LEAST_GAIN * self._plan.cycles for gain in self._most_gains())
 
     def best(self, worst: float = math.inf) -> PlannedRegion:
         """The plan itself where nothing is gained. `worst`: cycles; a first variant of more of them ends the search."""
         best = self._plan
-        if not self._may_gain:
+        if not self.may_gain:
             return best
         for most in (_FEW, len(self._plan.layers)):
             plans = self._plans(most, worst)

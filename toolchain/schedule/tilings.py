@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 
 from toolchain.errors import InternalError
 from toolchain.hw.unit_map import Unit
@@ -14,6 +14,7 @@ from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import TileTask, Tiling, ceil_div
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.layer_constants import count_reloaded
 from toolchain.schedule.nodes import Ring
 from toolchain.schedule.options import Options
 from toolchain.schedule.plan import TiledLayer
@@ -39,7 +40,7 @@ class _Measured:
     """The measurements of one tiling.
 
     `sizes`: of the tiles so far, `tile_count` in number, all where `is_complete`. `capable_units`: units that can run them.
-    `costs`, `moving`: plans by rings and units, without and with the bytes that they move.
+    `costs`, `moving`: plans by rings and units, without and with the bytes that they move. `reloaded`: see `count_reloaded`.
     """
 
     sizes: Sizes
@@ -48,6 +49,7 @@ class _Measured:
     capable_units: tuple[Unit, ...] | None = None
     costs: dict[_Run, TiledLayer] = field(default_factory=dict[_Run, TiledLayer])
     moving: dict[_Run, TiledLayer] = field(default_factory=dict[_Run, TiledLayer])  # with the bytes that they move
+    reloaded: Mapping[str, int] | None = None
 
 
 class LayerTilings:
@@ -156,20 +158,34 @@ class LayerTilings:
         for depth, apart, singles in self._depths(measured.sizes):
             for single in singles:
                 slots = measured.sizes.slots(depth, units, apart, single)
-                ring_bytes = staging_bytes(slots, self._layer.chip)
-                if not units or not self._fits(ring_bytes, room):
-                    continue
-                key = slots, units
-                if key not in measured.costs:
-                    timer = PlanTimer(self._model, self._views, self._resident)
-                    measured.costs[key] = timer.layer(self._layer, tiling, slots, units, self._visited[tiling], self._period)
-                if by.byte and key not in measured.moving:
-                    moved = count_layer_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
-                    measured.moving[key] = replace(measured.costs[key], moved_bytes=moved)
-                plans.append((measured.moving if by.byte else measured.costs)[key])
+                if units and self._fits(staging_bytes(slots, self._layer.chip), room):
+                    plans.append(self._cost(tiling, (slots, units), by))
             if plans and not apart:
                 break
-        return min(reversed(plans), key=by, default=None)
+        plan = min(reversed(plans), key=by, default=None)
+        return self._keep_constants(plan, room, by) if plan is not None and by.byte else plan
+
+    def _cost(self, tiling: Tiling, run: _Run, by: CostWeights) -> TiledLayer:
+        """The plan with these rings and units, with the bytes that it moves where they count."""
+        measured, (slots, units) = self._measured[tiling], run
+        if run not in measured.costs:
+            timer = PlanTimer(self._model, self._views, self._resident)
+            measured.costs[run] = timer.layer(self._layer, tiling, slots, units, self._visited[tiling], self._period)
+        if by.byte and run not in measured.moving:
+            moved = count_layer_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
+            measured.moving[run] = replace(measured.costs[run], moved_bytes=moved)
+        return (measured.moving if by.byte else measured.costs)[run]
+
+    def _keep_constants(self, plan: TiledLayer, room: Room, by: CostWeights) -> TiledLayer:
+        """The plan, or a better one in which constants that came again for an outer loop have a slot each."""
+        measured = self._measured[plan.tiling]
+        if measured.reloaded is None:
+            measured.reloaded = count_reloaded(self._layer.tiled.nest(self._layer, plan.tiling))
+        counts = ((ring, measured.reloaded.get(ring.key, 0)) for ring in plan.rings)
+        rings = tuple(replace(r, slots=n, sizes=r.sizes[:1] * n) if n > r.copies else r for r, n in counts)
+        if rings == plan.rings or not self._fits(staging_bytes(rings, self._layer.chip), room):
+            return plan
+        return min(plan, self._cost(plan.tiling, (rings, plan.units), by), key=by)
 
     def _depths(self, sizes: Sizes) -> Iterator[tuple[int, bool, Iterable[frozenset[str]]]]:
         """The slot counts that are tried, the most first: (slots a ring, as many for each of several units, choices of roles
@@ -315,6 +331,7 @@ class RegionTilings:
         self._layers, self._views, self._model, self._options = layers, views, model, options
         self._sizes: Room = {space: model.chip.spaces[space].memory.size for space in model.chip.staging}
         self._candidates: dict[object, Sequence[Candidate]] = {}  # by signature where nothing is resident
+        self._unit_kinds: dict[object, str] = {}  # by the same
         self._tilings: dict[object, LayerTilings] = {}  # by signature
         self._visited: dict[str, dict[Tiling, Visited]] = {}  # by layer
 
@@ -363,6 +380,20 @@ class RegionTilings:
         if not isinstance(layer.node.op, TiledOp):
             return None
         return self.best(layer, self._inside(layer, resident), sram_bytes, by)
+
+    def find_overlapping(self) -> list[int]:
+        """The layers behind which one runs on units of another kind, which may begin before they end."""
+        kinds = [self._unit_kind(layer) for layer in self._layers]
+        return [at for at, (kind, following) in enumerate(pairwise(kinds)) if kind and following and kind != following]
+
+    def _unit_kind(self, layer: Layer) -> str | None:
+        """The kind of unit that runs the layer; None of data-movement operators."""
+        if not isinstance(layer.node.op, TiledOp):
+            return None
+        signature = self._signature(layer, ())
+        if signature not in self._unit_kinds:
+            self._unit_kinds[signature] = layer_units(layer, self._tilings_of(layer)[0][1])[0].kind
+        return self._unit_kinds[signature]
 
     def cycles(self, index: int, resident: frozenset[str], sram_bytes: int, by: CostWeights) -> float | None:
         """The cycles of a layer with these roots in SRAM, and the weight of the bytes that it moves; None where it does not

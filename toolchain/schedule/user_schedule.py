@@ -125,10 +125,15 @@ class _UserPlanner(RegionPlanner):
         return super().residents(reserved_bytes, capacity) | self.pinned.inside
 
     def place(
-        self, parts: Sequence[Part], resident: frozenset[str], searched: bool = True, near: PlannedRegion | None = None
+        self,
+        parts: Sequence[Part],
+        resident: frozenset[str],
+        searched: bool = True,
+        near: PlannedRegion | None = None,
+        is_spaced: bool = False,
     ) -> PlannedRegion | None:
         if cascades_of(parts) or not self.tree.cascades:
-            return super().place(parts, resident, searched, near)
+            return super().place(parts, resident, searched, near, is_spaced)
         return super().place(*self._with_cascades(parts, resident))
 
     def _with_cascades(self, layers: Sequence[Part], resident: frozenset[str]) -> tuple[list[Part], frozenset[str]]:
