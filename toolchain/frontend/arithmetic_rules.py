@@ -145,7 +145,7 @@ def chain(op_type: str) -> Rule:
             return Rewrite(same=n.inputs[0])
         if len(n.inputs) == 2 and op_type == n.op.op_type:
             return None
-        nodes, total = [], n.inputs[0]
+        nodes, total = list[OnnxNode](), n.inputs[0]
         for index, operand in enumerate(n.inputs[1:]):
             is_last = index == len(n.inputs) - 2
             y = n.outputs[0] if is_last else scope.tensor(f"{n.outputs[0]}/{index}")

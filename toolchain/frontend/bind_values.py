@@ -170,7 +170,7 @@ def _collect_values(data: ModelData, types: Mapping[str, TensorType], names: lis
     """
     try:
         samples = data.samples(types)
-        first = next(samples, {})
+        first = next(samples, dict[str, np.ndarray]())
         first_values = {n: first[n] for n in names if n in first}
         other: dict[str, tuple[int, np.ndarray]] = {}
         count = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -80,11 +81,16 @@ def _flags(facts: NodeFacts) -> Faults:
             yield facts.refuse(f"{key}={value}: must be 0 or 1; {DISAGREE}")
 
 
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether the value of an attribute is a list."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _numbers(facts: NodeFacts) -> Faults:
     """Yield a fault for each whole number beyond int32: onnx and onnxruntime compute with such axes and strides until they
     overflow."""
     for key, value in () if facts.node.op.domain else facts.node.op.attributes.items():
-        numbers = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
+        numbers = value if _is_list(value) else (value,)
         far = next((n for n in numbers if isinstance(n, int) and not _INT32.min <= n <= _INT32.max), None)
         if far is not None and key not in _ANY_NUMBER:
             yield facts.refuse(f"{key}={list(numbers) if value is numbers else value}: {far} is beyond 32 bits")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx
@@ -64,8 +64,13 @@ def _has_values(proto: onnx.TensorProto) -> bool:
     return 0 in proto.dims or bool(proto.raw_data) or any(fields)
 
 
+def is_array(value: object) -> TypeGuard[np.ndarray]:
+    """Return whether a value is an array of numpy."""
+    return isinstance(value, np.ndarray)
+
+
 def node_to_proto(node: OnnxNode) -> onnx.NodeProto:
-    attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.op.attributes.items()}
+    attributes = {k: numpy_helper.from_array(v) if is_array(v) else v for k, v in node.op.attributes.items()}
     proto = onnx.NodeProto(op_type=node.op.op_type, name=node.name, domain=node.op.domain)
     proto.input.extend(node.inputs)
     proto.output.extend(node.outputs)

@@ -12,7 +12,7 @@ from toolchain.ir.graph import MAX_PARTS, OnnxNode
 MOST_PLACES = 64  # of a window whose weights are computed: each is a copy of the input
 _TIME, _ROWS, _COLUMNS = 2, 3, 4  # dimensions of [n, c, t, h, w]
 # Of the dimensions over which a kernel has several places: those that become samples, rows and columns.
-_ARRANGED = {
+_ARRANGED: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
     (): ((), (_TIME,), (_ROWS, _COLUMNS)),
     (_TIME,): ((), (_TIME,), (_ROWS, _COLUMNS)),
     (_ROWS,): ((_TIME,), (_ROWS,), (_COLUMNS,)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -131,7 +132,7 @@ def local_response(chain: NodeChain) -> None:
     distance = channel[None, :] - channel[:, None]
     within = (distance >= -((a["size"] - 1) // 2)) & (distance <= a["size"] // 2)
     weights = (within * (a["alpha"] / a["size"])).astype(scope.types[x].dtype).reshape(*within.shape, 1, 1)
-    same = {"kernel_shape": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1), "dilations": (1, 1)}
+    same: dict[str, Any] = {"kernel_shape": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1), "dilations": (1, 1)}
     total = chain.add("Conv", chain.add("Mul", x, x), weights, **same)
     chain.add("Mul", x, chain.add("Pow", chain.add("Add", total, a["bias"]), -a["beta"]))
 
@@ -155,7 +156,7 @@ def mean_and_variance(chain: NodeChain) -> None:
     """MeanVarianceNormalization: a norm over its axes, between two Transposes where they are not the last."""
     n, scope = chain.node, chain.scope
     x, shape = n.inputs[0], scope.shape(n.inputs[0])
-    axes = sorted(a % len(shape) for a in n.op.attributes["axes"])
+    axes: list[int] = sorted(a % len(shape) for a in n.op.attributes["axes"])
     if not axes or not scope.is_float(x):
         return
     perm = [*(a for a in range(len(shape)) if a not in axes), *axes]

@@ -148,7 +148,7 @@ def _quantize_constant(x: np.ndarray, scale: np.ndarray, point: np.ndarray, node
     import ml_dtypes  # comes with onnx
 
     of, zero = (_broadcast_qparam(v.astype(np.float32), x.shape, node) for v in (scale, point))
-    limits = (ml_dtypes.finfo if point.dtype.name.startswith("float") else ml_dtypes.iinfo)(point.dtype)
+    limits = getattr(ml_dtypes, "finfo" if point.dtype.name.startswith("float") else "iinfo")(point.dtype)
     codes = x / of + zero if point.dtype.name.startswith("float") else np.rint(x / of) + zero
     return np.clip(codes, float(limits.min), float(limits.max)).astype(point.dtype)
 

@@ -157,13 +157,15 @@ class DequantizeState:
     static: bool
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
-    same: dict[str, str] = field(default_factory=dict)
-    code_tensors: dict[str, CodeTensor] = field(default_factory=dict)
-    emitted_tensors: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
-    quantized_constants: dict[str, QuantizedConstant | BlockQuantizedConstant] = field(default_factory=dict)  # by constant
-    nodes: list[OnnxNode] = field(default_factory=list)
-    stored: dict[str, FileWeights] = field(default_factory=dict)  # by node
-    floats: dict[str, str] = field(default_factory=dict)  # by constant, the type of its codes, which are floats
+    same: dict[str, str] = field(default_factory=dict[str, str])
+    code_tensors: dict[str, CodeTensor] = field(default_factory=dict[str, CodeTensor])
+    emitted_tensors: set[str] = field(default_factory=set[str])  # tensors that a node emitted so far makes
+    quantized_constants: dict[str, QuantizedConstant | BlockQuantizedConstant] = field(
+        default_factory=dict[str, QuantizedConstant | BlockQuantizedConstant]
+    )  # by constant
+    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
+    stored: dict[str, FileWeights] = field(default_factory=dict[str, FileWeights])  # by node
+    floats: dict[str, str] = field(default_factory=dict[str, str])  # by constant, the type of its codes, which are floats
     lost: int = 0  # layers whose weights are held in a way that is no `FileWeights`
 
     def emit(self, node: OnnxNode) -> None:

@@ -15,10 +15,15 @@ class _Labelled:
     """A tensor whose dimensions have labels, as steps change it. sizes: of the labels."""
 
     def __init__(self, chain: NodeChain, name: str, labels: str, sizes: Sequence[int]) -> None:
-        self.chain, self.name, self.labels, self.sizes = chain, name, labels, tuple(sizes)
+        self.chain, self.name, self.labels = chain, name, labels
+        self.sizes: tuple[int, ...] = tuple(sizes)
 
     def size(self, label: str) -> int:
         return self.sizes[self.labels.index(label)]
+
+    def relabel(self, labels: str, sizes: Sequence[int]) -> None:
+        """Set the labels and sizes of a tensor that has been replaced."""
+        self.labels, self.sizes = labels, tuple(sizes)
 
     def reshape(self, labels: str, sizes: Sequence[int]) -> None:
         if tuple(sizes) != self.sizes:
@@ -43,13 +48,13 @@ class _Labelled:
             first = self.labels.index(twice)
             second = self.labels.index(twice, first + 1)
             rest = [i for i in range(len(self.labels)) if i not in (first, second)]
-            perm, size = [*rest, first, second], self.sizes[first]
+            perm, size = [*rest, first, second], self.size(twice)
             if perm != sorted(perm):
                 self.name = self.chain.add("Transpose", self.name, perm=tuple(perm))
             outer = [self.sizes[i] for i in rest]
             flat = self.chain.add("Reshape", self.name, (*outer, size * size))
             self.name = self.chain.add("Slice", flat, (0,), (size * size,), (len(outer),), (size + 1,))
-            self.labels, self.sizes = "".join(self.labels[i] for i in rest) + twice, (*outer, size)
+            self.relabel("".join(self.labels[i] for i in rest) + twice, (*outer, size))
 
     def sum_over(self, labels: str) -> None:
         axes = tuple(i for i, label in enumerate(self.labels) if label in labels)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -39,7 +40,7 @@ def rotary_embedding(w: ExpansionBuilder) -> None:
         count = w.constant("chunk", np.tile(np.arange(length, dtype=np.int64), (batch, 1)))
         places = w.add("Add", count, places, what="places")
     heads = w.attribute("num_heads", 0) or (shape[2] // (2 * angles[1]) if len(shape) == 3 else 0)
-    attributes = {"interleaved": w.attribute("interleaved", 0), "num_heads": heads, "rotary_embedding_dim": depth}
+    attributes: dict[str, Any] = {"interleaved": w.attribute("interleaved", 0), "num_heads": heads, "rotary_embedding_dim": depth}
     w.add("RotaryEmbedding", x, cos, sin, places, output=0, **attributes)
 
 
@@ -210,7 +211,7 @@ def _column(w: ExpansionBuilder, x: str, what: str) -> str:
 def _rotate(w: ExpansionBuilder, x: str, places: str, what: str) -> str:
     cos, sin = w.node.inputs[_COS : _COS + 2]
     depth = 2 * w.types[cos].shape[1]  # a part of each head's, where it is less
-    attributes = {"interleaved": w.attribute("rotary_interleaved", 0), "rotary_embedding_dim": depth}
+    attributes: dict[str, Any] = {"interleaved": w.attribute("rotary_interleaved", 0), "rotary_embedding_dim": depth}
     return w.add("RotaryEmbedding", x, cos, sin, w.input(_PLACES) or places, what=f"{what}/turned", **attributes)
 
 

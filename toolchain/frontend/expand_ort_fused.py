@@ -93,7 +93,7 @@ def _product(w: ExpansionBuilder) -> None:
         raise refuse_node(
             w.node, "takes its matrices across batches (transBatchA, transBatchB)", "export it without optimization"
         )
-    operands = []
+    operands = list[str]()
     for index, key in enumerate(("transA", "transB")):
         name = w.node.inputs[index]
         rank = len(w.types[name].shape)

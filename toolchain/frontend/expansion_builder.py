@@ -18,7 +18,8 @@ CONSTANT = "export it with constant scales and zero points"
 
 
 def _kind(value: Any) -> str:
-    return {int: "INT", float: "FLOAT", str: "STRING", tuple: "a list"}.get(type(value), type(value).__name__)
+    kind: type[Any] = value.__class__
+    return {int: "INT", float: "FLOAT", str: "STRING", tuple: "a list"}.get(kind, kind.__name__)
 
 
 @dataclass

@@ -79,7 +79,7 @@ def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
 
 def subgraph(graph: OnnxGraph, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
     """The nodes between these tensors. CompileError when an output needs an input of the graph that is not given."""
-    pending_tensors, needed_nodes = set(outputs) - set(inputs), []
+    pending_tensors, needed_nodes = set(outputs) - set(inputs), list[OnnxNode]()
     unknown = [n for n in (*inputs, *outputs) if n not in graph.types]
     if unknown:
         raise CompileError(f'the model has no tensor "{unknown[0]}"')

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from toolchain.frontend.convert import node_from_proto, node_to_proto, type_proto
+from toolchain.frontend.convert import is_array, node_from_proto, node_to_proto, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.expansion_builder import MASKED
 from toolchain.frontend.infer import schema_of
@@ -47,7 +47,7 @@ def _finite(value: Any) -> Any:
 
     A row of minus infinity alone would give NaN until the function body replaces it by 0.
     """
-    is_mask = isinstance(value, np.ndarray) and value.dtype == np.float32 and np.isneginf(value).any()
+    is_mask = is_array(value) and value.dtype == np.float32 and np.isneginf(value).any()
     return np.where(np.isneginf(value), np.float32(MASKED), value) if is_mask else value
 
 

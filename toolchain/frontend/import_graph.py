@@ -44,12 +44,12 @@ class ImportState:
 
     opset: int
     types: dict[str, TensorType]
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    nodes: list[OnnxNode] = field(default_factory=list)
-    names: dict[str, int] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
+    names: dict[str, int] = field(default_factory=dict[str, int])
     folded_bytes: int = 0
-    faults: list[NodeFault] = field(default_factory=list)
-    lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
+    faults: list[NodeFault] = field(default_factory=list[NodeFault])
+    lost: set[str] = field(default_factory=set[str])  # tensors that nodes with faults would make, and what comes of them
     sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
     repeated: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
     plugin_nodes: dict[str, str] = field(default_factory=dict[str, str])  # as ImportedGraph has them

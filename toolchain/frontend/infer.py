@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from math import ceil, prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper, shape_inference
 from toolchain.errors import CompileError, first_line, is_out_of_memory
 from toolchain.foundation.inference import InferenceError, open_model, session_options
 from toolchain.frontend.check_nodes import SAME, check
-from toolchain.frontend.convert import NO_STRINGS, dtype_name, elem_type, node_to_proto, type_of, type_proto
+from toolchain.frontend.convert import NO_STRINGS, dtype_name, elem_type, is_array, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read_onnx import opset_with
 from toolchain.input_limits import TENSOR_ELEMENTS
@@ -152,7 +152,7 @@ def infer_by_run(
         values = _run_outputs(node, feeds, opset)
     except InferenceError:
         return {}  # the shape stays unknown, which is refused with its own message
-    return {n: _type_of_value(value) for n, value in values.items() if isinstance(value, np.ndarray)}
+    return {n: _type_of_value(value) for n, value in values.items() if is_array(value)}
 
 
 def _zeros(tensor: onnx.TypeProto) -> np.ndarray:
@@ -289,9 +289,14 @@ def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
     default_by_name: dict[str, Any] = {}
     for name, attribute in schema_of(node, opset).attributes.items():
         if attribute.default_value.type:
-            value = onnx.helper.get_attribute_value(attribute.default_value)
-            default_by_name[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
+            value: Any = onnx.helper.get_attribute_value(attribute.default_value)
+            default_by_name[name] = tuple(map(_text, value)) if _is_list(value) else _text(value)
     return default_by_name
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    """Return whether the value of an attribute is a list."""
+    return isinstance(value, list)
 
 
 def _text(value: Any) -> Any:

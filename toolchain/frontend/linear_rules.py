@@ -29,7 +29,7 @@ def gemm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     is_bias = bias is not None and prod(bias.shape[:-1]) == 1 and bias.size in (1, outputs) and not is_mask(bias)
     if a == GEMM and (not operand(n, 2) or (is_bias and bias is not None and bias.shape == (outputs,))):
         return None
-    nodes, x, y = [], n.inputs[0], n.outputs[0]
+    nodes, x, y = list[OnnxNode](), n.inputs[0], n.outputs[0]
     if a["transA"]:
         x = scope.tensor(f"{n.inputs[0]}/transposed")
         nodes.append(node(f"{n.name}/transpose_a", "Transpose", n.inputs[:1], x, n.sources, perm=(1, 0)))
@@ -48,7 +48,7 @@ def gemm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 def as_matmul(n: OnnxNode, scope: Rewriter) -> tuple[OnnxNode, ...]:
     """alpha A' B' + beta C by MatMul, Mul and Add."""
-    a, nodes, operands = n.op.attributes, [], []
+    a, nodes, operands = n.op.attributes, list[OnnxNode](), list[str]()
     for index, key in enumerate(("transA", "transB")):
         matrix = n.inputs[index]
         if a[key]:
@@ -69,7 +69,7 @@ def as_matmul(n: OnnxNode, scope: Rewriter) -> tuple[OnnxNode, ...]:
 
 
 def add_scaled_bias(n: OnnxNode, x: str, c: str, beta: float, scope: Rewriter) -> list[OnnxNode]:
-    nodes = []
+    nodes = list[OnnxNode]()
     if beta != 1:
         factor = scope.constant(f"{n.name}/beta", np.asarray(beta, scope.types[c].dtype))
         scaled = scope.tensor(f"{c}/scaled")

@@ -84,7 +84,7 @@ def reverse_slice(chain: NodeChain) -> None:
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
         return
     x, shape = n.inputs[0], scope.shape(n.inputs[0])
-    cuts = list(zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist()))
+    cuts: list[tuple[int, int, int, int]] = list(zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist()))
     reversed_ranges = {a: range(s, max(e, -1), d) for a, s, e, d in cuts if d < 0}
     small = all(0 < len(r) * shape[a] <= MAX_MATRIX for a, r in reversed_ranges.items())
     if not small or all(len(r) <= MAX_PARTS for r in reversed_ranges.values()):
@@ -99,14 +99,15 @@ def reverse_slice(chain: NodeChain) -> None:
 def gather(chain: NodeChain) -> None:
     """Rewrite a Gather whose constant indices form more runs than copies are made for."""
     n, scope = chain.node, chain.scope
-    indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
+    indices, x = scope.constants.get(n.inputs[1]), n.inputs[0]
+    axis: int = n.op.attributes["axis"]
     if indices is None or not indices.size or x in scope.constants or not scope.is_float(x):
         return
-    shape = scope.shape(x)
-    source_indices = [int(i) % shape[axis] for i in indices.reshape(-1)]
-    if len(source_indices) * shape[axis] > MAX_MATRIX or len(rising_runs(source_indices)) <= MAX_PARTS:
+    size = scope.shape(x)[axis]
+    source_indices = [int(i) % size for i in indices.reshape(-1)]
+    if len(source_indices) * size > MAX_MATRIX or len(rising_runs(source_indices)) <= MAX_PARTS:
         return
-    product = multiply_axis(chain, x, axis, len(shape), make_selection_matrix(source_indices, shape[axis]))
+    product = multiply_axis(chain, x, axis, len(scope.shape(x)), make_selection_matrix(source_indices, size))
     chain.add("Reshape", product, scope.shape(n.outputs[0]))
 
 

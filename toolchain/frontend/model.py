@@ -164,7 +164,7 @@ class NormalModel:
         The first computes the file's own tensors as far as the file has them. The second computes the rest in
         canonical form.
         """
-        source_types = {} if self.source is None else self.source.types
+        source_types = dict[str, TensorType]() if self.source is None else self.source.types
         shared = get_shared_tensors(self.graph, source_types)
         rest = [n for n in names if n not in shared]
         read = read_before(self.graph, rest, shared)

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import onnx
 
@@ -52,6 +52,16 @@ class ModelFile:
         return data
 
 
+def _is_path(model: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Return whether a model is the path of a file."""
+    return isinstance(model, str | os.PathLike)
+
+
+def _is_buffer(model: object) -> TypeGuard[bytes | bytearray | memoryview]:
+    """Return whether a model is bytes."""
+    return isinstance(model, bytes | bytearray | memoryview)
+
+
 def model_file(model: Any) -> ModelFile:
     """Return what a user gives as a model in the one form that is read.
 
@@ -60,9 +70,9 @@ def model_file(model: Any) -> ModelFile:
     """
     if isinstance(model, ModelFile):
         return model
-    if isinstance(model, str | os.PathLike):
+    if _is_path(model):
         return ModelFile(Path(model))
-    if isinstance(model, bytes | bytearray | memoryview):
+    if _is_buffer(model):
         return ModelFile(None, bytes(model))
     try:
         proto = _make_proto(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx
@@ -33,6 +33,11 @@ _KINDS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "a list", np.ndarray
 _LIBRARY_VERSION = 1  # host models import it of each domain but ONNX's
 
 
+def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """Return whether a value is a tuple, of whatever it holds."""
+    return isinstance(value, tuple)
+
+
 @dataclass(frozen=True)
 class PluginNode:
     """A node with the plug-in that defines its operator, and the operator with the node's attributes."""
@@ -51,7 +56,7 @@ class PluginNode:
         """Return the type of each output by the plug-in's rule. Raise CompileError where it returns something else."""
         inputs = [types[n] if n else None for n in self.node.inputs]
         answer = self.call("infer", *inputs)
-        output_types = answer if isinstance(answer, tuple) else (answer,)
+        output_types = answer if _is_tuple(answer) else (answer,)
         if not all(isinstance(t, TensorType) for t in output_types) or len(output_types) < len(self.node.outputs):
             raise self.fault(f"infer returns {answer!r}; it must return a TensorType for each of its outputs")
         whole_shapes = [tuple(int(d) for d in t.shape) for t in output_types]
@@ -62,7 +67,7 @@ class PluginNode:
         node = self.node
         build = Steps({n: types[n] for n in node.inputs if n}, node.name)
         answer = self.call("steps", build, *(n or None for n in node.inputs))
-        results = answer if isinstance(answer, tuple) else (answer,)
+        results = answer if _is_tuple(answer) else (answer,)
         step_outputs = {name for step in build.nodes for name in step.outputs}
         if not all(isinstance(r, str) for r in results) or len(results) < len(node.outputs):
             raise self.fault(f"steps returns {answer!r}; it must return the name of a tensor for each of its outputs")
@@ -140,7 +145,8 @@ def _with_attributes(node: OnnxNode, loaded: LoadedPlugin, operator: type[Operat
             raise refuse_node(node, f'lacks its attribute "{name}"')
         kind = typing.get_origin(hints[name]) or hints[name]
         if type(value) is not kind and value is not defaults[name]:
-            value_kind = _KINDS.get(type(value), type(value).__name__)
+            value_type: type[Any] = value.__class__
+            value_kind = _KINDS.get(value_type, value_type.__name__)
             raise refuse_node(
                 node, f'its attribute "{name}" is {value_kind}, {node.op.op_type} takes {_KINDS.get(kind, kind.__name__)}'
             )

@@ -48,7 +48,8 @@ def decompose_reduce_sum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(x):
         return None
     shape = scope.shape(x)
-    count = scope.constant(f"{n.name}/count", np.asarray(prod(shape[a] for a in axes.tolist()), scope.types[x].dtype))
+    positions: list[int] = axes.tolist()
+    count = scope.constant(f"{n.name}/count", np.asarray(prod(shape[a] for a in positions), scope.types[x].dtype))
     mean = scope.tensor(f"{y}/mean")
     return Rewrite(
         (

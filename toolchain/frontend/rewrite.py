@@ -41,8 +41,10 @@ class Rewriter:
     constants: dict[str, np.ndarray]
     outputs: frozenset[str]
     uses: Counter[str]
-    producers: dict[str, OnnxNode] = field(default_factory=dict)
-    moved: dict[tuple[str, str], None] = field(default_factory=dict)  # (input, output) of what has the same elements
+    producers: dict[str, OnnxNode] = field(default_factory=dict[str, OnnxNode])
+    moved: dict[tuple[str, str], None] = field(
+        default_factory=dict[tuple[str, str], None]
+    )  # (input, output) of what has the same elements
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.types[name].shape

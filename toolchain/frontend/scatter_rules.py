@@ -117,7 +117,7 @@ def _put(
     touched = data
     if reduced is not None or any(len(places[a]) < shape[a] for a in range(axis + 1, len(shape))):
         touched = chain.add("Gather", data, tuple(places[axis].tolist()), axis=axis)
-    placed, done, parts = _put(chain, touched, updates, inner, all_places, axis + 1, reduced), 0, []
+    placed, done, parts = _put(chain, touched, updates, inner, all_places, axis + 1, reduced), 0, list[str]()
     for start, end in pairwise(bounds):
         if got[start]:
             length = end - start

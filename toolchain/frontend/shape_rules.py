@@ -129,8 +129,9 @@ def concat_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     computed = [i for i, name in enumerate(n.inputs) if name not in scope.constants]
     if len(computed) != 1 or len(n.inputs) == 1 or not scope.is_float(n.inputs[0]):
         return None
-    (index,), axis = computed, n.op.attributes["axis"]
-    x, sizes = n.inputs[index], [scope.shape(name)[axis] for name in n.inputs]
+    (index,), x = computed, n.inputs[computed[0]]
+    axis: int = n.op.attributes["axis"]
+    sizes = [scope.shape(name)[axis] for name in n.inputs]
     rank, dtype = len(scope.shape(x)), scope.types[x].dtype
     pads = np.zeros(2 * rank, np.int64)
     pads[axis], pads[axis + rank] = sum(sizes[:index]), sum(sizes[index + 1 :])
@@ -174,7 +175,7 @@ def pad_by_copies(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     least = 0 if mode == "edge" else 1
     if not wide or any(min(b, e) < 0 or b + e + 1 > MAX_PARTS or max(b, e) > shape[a] - least for a, b, e in wide):
         return None
-    nodes, x = [], n.inputs[0]
+    nodes, x = list[OnnxNode](), n.inputs[0]
     for a, before, after in wide:
         d = shape[a]
         first = [0] * before if mode == "edge" else range(before, 0, -1)

@@ -43,7 +43,7 @@ def split_reversed_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     source_indices = range(start, max(end, -1), step)
     if not 0 < len(source_indices) <= MAX_PARTS:
         return None
-    nodes, x = [], n.inputs[0]
+    nodes, x = list[OnnxNode](), n.inputs[0]
     if cuts:
         x = scope.tensor(f"{n.outputs[0]}/cut")
         nodes.append(slice_node(f"{n.name}/cut", n.inputs[0], cuts, x, n.sources, scope))
@@ -58,11 +58,11 @@ def slice_cuts(
     steps: np.ndarray | None,
 ) -> dict[int, tuple[int, int, int]]:
     """axis -> (start, end, step), by rising axis."""
-    first = [] if starts is None else starts.tolist()
-    last = [] if ends is None else ends.tolist()
-    where = list(range(len(first))) if axes is None else [a % len(shape) for a in axes.tolist()]
-    step = [1] * len(first) if steps is None else steps.tolist()
-    cuts = {}
+    first: list[int] = [] if starts is None else starts.tolist()
+    last: list[int] = [] if ends is None else ends.tolist()
+    where: list[int] = list(range(len(first))) if axes is None else [a % len(shape) for a in axes.tolist()]
+    step: list[int] = [1] * len(first) if steps is None else steps.tolist()
+    cuts = dict[int, tuple[int, int, int]]()
     for a, s, e, d in sorted(zip(where, first, last, step)):
         start, stop, _ = slice(s, e, d).indices(shape[a])
         if d > 0:
@@ -82,14 +82,16 @@ def slice_node(
 
 
 def split(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    axis, start, slices = n.op.attributes["axis"], 0, []
+    start, slices = 0, list[OnnxNode]()
+    axis: int = n.op.attributes["axis"]
     dim = scope.shape(n.inputs[0])[axis]
     sizes = scope.constants.get(operand(n, 1))
     if sizes is None:
         if operand(n, 1):
             return None
         sizes = np.full(n.op.attributes["num_outputs"], -(-dim // n.op.attributes["num_outputs"]))
-    for index, (output, size) in enumerate(zip(n.outputs, sizes.tolist())):
+    lengths: list[int] = sizes.tolist()
+    for index, (output, size) in enumerate(zip(n.outputs, lengths)):
         end = min(start + size, dim)
         if output:
             slices.append(slice_node(f"{n.name}/{index}", n.inputs[0], {axis: (start, end, 1)}, output, n.sources, scope))
@@ -99,7 +101,8 @@ def split(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """Constant indices in few evenly rising runs: Slices, joined by a Concat, under the output's shape."""
-    indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
+    indices, x = scope.constants.get(n.inputs[1]), n.inputs[0]
+    axis: int = n.op.attributes["axis"]
     if indices is None or indices.size == 0 or x in scope.constants:
         return None
     dim = scope.shape(x)[axis]

@@ -142,7 +142,7 @@ def _parse_pair(text: str, model: NormalModel) -> StatePair | str:
             f"state {text}: {swapped_pair.past!r} is an output; the input comes first: {swapped_pair.present}={swapped_pair.past}"
         )
     past, present = next((p for p in splits if p.past in model.graph.inputs), splits[0])
-    faults = []
+    faults = list[str]()
     if past not in model.graph.inputs:
         available_names = ", ".join(model.graph.inputs)
         faults.append(f"there is no input {past!r}; inputs are {available_names}")

@@ -156,7 +156,7 @@ def scan(node: OnnxNode, flow: UnrollContext) -> None:
         raise refuse_node(node, f"is of opset {flow.opset}; Scans of opset {WHOLE_SCAN} and later are written out")
     a, count = node.op.attributes, node.op.attributes["num_scan_inputs"]
     states, read = list(node.inputs[: len(node.inputs) - count]), node.inputs[len(node.inputs) - count :]
-    axes = [axis % len(flow.types[x].shape) for axis, x in zip(a.get("scan_input_axes") or (0,) * count, read)]
+    axes: list[int] = [axis % len(flow.types[x].shape) for axis, x in zip(a.get("scan_input_axes") or (0,) * count, read)]
     lengths = {flow.types[x].shape[axis] for x, axis in zip(read, axes)}
     if len(lengths) != 1:
         raise refuse_node(node, f"its inputs have {' and '.join(map(str, sorted(lengths)))} steps")

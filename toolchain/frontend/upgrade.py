@@ -21,7 +21,7 @@ class Upgraded:
     """The nodes that stand for one old node, and the constants they name."""
 
     nodes: list[OnnxNode]
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
 
 @dataclass(frozen=True)
