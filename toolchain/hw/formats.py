@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from toolchain.errors import ConfigError
-from toolchain.hw.yaml_source import Source, is_section, read_source
+from toolchain.hw.yaml_source import Source, compose, is_section, read_source
 
 MACHINE_FORMAT = 2
 TABLE_FORMAT = 1
@@ -69,13 +69,13 @@ def upgrade_text(text: str, label: str) -> Upgrade:
     has_crlf = text.count("\r\n") == text.count("\n") > 0
     text = text.replace("\r\n", "\n") if has_crlf else text
     changes: list[str] = []
-    while (first := next(_vectors_of_format_1(yaml.compose(text, yaml.SafeLoader)), None)) is not None:
+    while (first := next(_vectors_of_format_1(compose(text, yaml.SafeLoader)), None)) is not None:
         path, engine = first
         changes.append(f"{'.'.join(path)}: {', '.join(_FORMAT_1_KEYS)} -> functions")
         text = _with_functions(text, engine)
     if source.data.get(_KEY) != newest:
         changes.append(f"{_KEY}: {source.data.get(_KEY, 'none')} -> {newest}")
-        text = _with_format(text, yaml.compose(text, yaml.SafeLoader), newest)
+        text = _with_format(text, compose(text, yaml.SafeLoader), newest)
     return Upgrade(text.replace("\n", "\r\n") if has_crlf else text, tuple(changes))
 
 

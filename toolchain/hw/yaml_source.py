@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import yaml
 from yaml.composer import Composer
-from yaml.resolver import Resolver
 
 from toolchain.errors import ConfigError, first_line, system_cause
 from toolchain.foundation.atomic_files import read_limited
@@ -133,11 +132,12 @@ class _Bounded(Composer):
     """Stops where a document is too deep or too large, before all of it is built."""
 
     depth = nodes = 0
+    peek_event: Callable[[], yaml.Event]  # of the parser that a subclass adds
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.depth += 1
         self.nodes += 1
-        line = self.peek_event().start_mark.line + 1  # pyright: ignore[reportAttributeAccessIssue]
+        line: int = self.peek_event().start_mark.line + 1
         if self.depth > YAML_DEPTH:
             raise _TooMuch(f"nests deeper than {YAML_DEPTH} sections and lists in line {line}")
         if self.nodes > YAML_NODES:
@@ -152,15 +152,13 @@ class _Loader(_Bounded, yaml.SafeLoader):
 
 
 if yaml.__with_libyaml__:
-    from yaml.cyaml import CParser  # pyright: ignore[reportAttributeAccessIssue]
 
-    class _FastLoader(_Bounded, CParser, Resolver):
+    class _FastLoader(_Bounded, yaml.CSafeLoader):
         """Parses in libyaml, ten times as fast."""
 
         def __init__(self, stream: str):
-            CParser.__init__(self, stream)
+            yaml.CSafeLoader.__init__(self, stream)
             _Bounded.__init__(self)
-            Resolver.__init__(self)
 
 
 # Tabs, question marks, tags, block scalars, directives, byte order marks, several documents: libyaml takes more of them, or gives
@@ -168,16 +166,39 @@ if yaml.__with_libyaml__:
 _READ_OTHERWISE = re.compile(r"[\t?!|>\ufeff]|^(%|---)", re.MULTILINE)
 
 
+class _NodeLoader(Protocol):
+    """A loader of PyYAML, with types."""
+
+    def get_single_node(self) -> yaml.Node | None: ...
+
+    def dispose(self) -> None: ...
+
+
+class _ScalarConstructor(Protocol):
+    """A constructor of PyYAML, with types."""
+
+    def construct_object(self, node: yaml.Node) -> Any: ...
+
+
+def compose(text: str, loader_type: Callable[[str], _NodeLoader]) -> yaml.Node | None:
+    """Return the root node of a document as `yaml.compose` does, which has no types."""
+    loader = loader_type(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
+
+
 def _compose_root(text: str) -> yaml.Node | None:
     """The document's root. What libyaml refuses the parser in Python judges, so that a file reads alike everywhere."""
     if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
         try:
-            return yaml.compose(text, Loader=_FastLoader)
+            return compose(text, _FastLoader)
         except _TooMuch:
             raise
         except yaml.YAMLError:
             pass
-    return yaml.compose(text, Loader=_Loader)
+    return compose(text, _Loader)
 
 
 class _Reader:
@@ -190,7 +211,7 @@ class _Reader:
         self.doubles: list[str] = []
         self.open: set[int] = set()
         self.nodes = 0
-        self.scalars = yaml.constructor.SafeConstructor()
+        self.scalars: _ScalarConstructor = yaml.constructor.SafeConstructor()
 
     def read(self, node: yaml.Node, path: KeyPath, key_line: int) -> Any:
         line = node.start_mark.line + 1
