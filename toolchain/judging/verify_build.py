@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,10 @@ def verify_build(
     operands = list_output_operands(model, selection.graph, selection.shown)
     trial_network, pinned = calibrated if judged is None else judged, _advise_free_ports(options, model)
     trials = AdviceTrials(trial_network, network, (samples, calibration), compiled, options.level, pinned)
-    steps = list_step_advice(trial_network.network, figures)
     others = calibration if on == "held out" else ()
-    subject = AccuracyInput(
-        model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others, trials.run, steps
-    )
+    subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
+    if options.passes.start is None:  # trials are of the model, not of a graph that somebody edited
+        subject = replace(subject, try_advice=trials.run, steps=list_step_advice(trial_network.network, figures))
     shared = make_shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)
     figures["warnings"] += shared if on != RANDOM else []
     judgement = evaluate_accuracy(subject, (first, expected), options.gate, evaluation, options.error_report)
