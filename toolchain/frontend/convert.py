@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from toolchain.errors import CompileError
 from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
+from toolchain.ir.type_guards import is_array
 
 FLOATS, INTEGERS = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 NO_STRINGS = (
@@ -62,11 +63,6 @@ def _has_values(proto: onnx.TensorProto) -> bool:
     """Return whether a tensor has elements where its shape needs some."""
     fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data, proto.string_data)
     return 0 in proto.dims or bool(proto.raw_data) or any(fields)
-
-
-def is_array(value: object) -> TypeGuard[np.ndarray]:
-    """Return whether a value is an array of numpy."""
-    return isinstance(value, np.ndarray)
 
 
 def node_to_proto(node: OnnxNode) -> onnx.NodeProto:

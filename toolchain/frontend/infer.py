@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from math import ceil, prod
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,11 +14,12 @@ from onnx import helper, numpy_helper, shape_inference
 from toolchain.errors import CompileError, first_line, is_out_of_memory
 from toolchain.foundation.inference import InferenceError, open_model, session_options
 from toolchain.frontend.check_nodes import SAME, check
-from toolchain.frontend.convert import NO_STRINGS, dtype_name, elem_type, is_array, node_to_proto, type_of, type_proto
+from toolchain.frontend.convert import NO_STRINGS, dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read_onnx import opset_with
 from toolchain.input_limits import TENSOR_ELEMENTS
 from toolchain.ir.graph import OnnxNode, TensorType
+from toolchain.ir.type_guards import is_array, is_list
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
@@ -290,13 +291,8 @@ def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
     for name, attribute in schema_of(node, opset).attributes.items():
         if attribute.default_value.type:
             value: Any = onnx.helper.get_attribute_value(attribute.default_value)
-            default_by_name[name] = tuple(map(_text, value)) if _is_list(value) else _text(value)
+            default_by_name[name] = tuple(map(_text, value)) if is_list(value) else _text(value)
     return default_by_name
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    """Return whether the value of an attribute is a list."""
-    return isinstance(value, list)
 
 
 def _text(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +19,7 @@ from toolchain.frontend.read_onnx import DOMAINS, FOREIGN
 from toolchain.frontend.subgraphs import graphs_of
 from toolchain.frontend.upgrade import Upgraded
 from toolchain.ir.graph import OnnxGraph, OnnxNode, TensorType
+from toolchain.ir.type_guards import is_tuple
 from toolchain.plugin import (
     LoadedPlugin,
     Operator,
@@ -31,11 +32,6 @@ from toolchain.plugin import (
 
 _KINDS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "a list", np.ndarray: "TENSOR"}
 _LIBRARY_VERSION = 1  # host models import it of each domain but ONNX's
-
-
-def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """Return whether a value is a tuple, of whatever it holds."""
-    return isinstance(value, tuple)
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class PluginNode:
         """Return the type of each output by the plug-in's rule. Raise CompileError where it returns something else."""
         inputs = [types[n] if n else None for n in self.node.inputs]
         answer = self.call("infer", *inputs)
-        output_types = answer if _is_tuple(answer) else (answer,)
+        output_types = answer if is_tuple(answer) else (answer,)
         if not all(isinstance(t, TensorType) for t in output_types) or len(output_types) < len(self.node.outputs):
             raise self.fault(f"infer returns {answer!r}; it must return a TensorType for each of its outputs")
         whole_shapes = [tuple(int(d) for d in t.shape) for t in output_types]
@@ -67,7 +63,7 @@ class PluginNode:
         node = self.node
         build = Steps({n: types[n] for n in node.inputs if n}, node.name)
         answer = self.call("steps", build, *(n or None for n in node.inputs))
-        results = answer if _is_tuple(answer) else (answer,)
+        results = answer if is_tuple(answer) else (answer,)
         step_outputs = {name for step in build.nodes for name in step.outputs}
         if not all(isinstance(r, str) for r in results) or len(results) < len(node.outputs):
             raise self.fault(f"steps returns {answer!r}; it must return the name of a tensor for each of its outputs")

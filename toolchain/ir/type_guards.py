@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -16,6 +16,10 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
 def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     """Return whether a value is a list or a tuple."""
     return isinstance(value, list | tuple)
@@ -24,3 +28,8 @@ def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
 def is_dict(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether a value is a dictionary, which is taken to have names as keys."""
     return isinstance(value, dict)
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a value is a mapping, which is taken to have names as keys."""
+    return isinstance(value, Mapping)
