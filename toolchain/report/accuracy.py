@@ -48,6 +48,11 @@ class JudgedNetwork:
     session: Session
 
 
+def _try_none(part: FidelityPart, candidates: Sequence[Advice]) -> list[TriedAdvice]:
+    """Try no remedy."""
+    return []
+
+
 @dataclass(frozen=True)
 class AccuracyInput:
     """The network that is judged, and the samples that judge it.
@@ -72,7 +77,7 @@ class AccuracyInput:
     on: JudgedOn
     sample_count: int | None = None
     others: Iterable[Sample] = ()
-    try_advice: Callable[[FidelityPart, Sequence[Advice]], list[TriedAdvice]] = lambda *_: []
+    try_advice: Callable[[FidelityPart, Sequence[Advice]], list[TriedAdvice]] = _try_none
     steps: Sequence[StepAdvice] = ()
 
 

@@ -70,7 +70,8 @@ def find_bottlenecks(
 
 def _by_layer(region: Region, flow: InstructionStream) -> list[list[MachineOp]]:
     ops_by_layer: list[list[MachineOp]] = [[] for _ in region.layers]
-    for index, (op, layer) in enumerate(zip(flow, region.layers_of(flow).tolist())):
+    layers: list[int] = region.layers_of(flow).tolist()
+    for index, (op, layer) in enumerate(zip(flow, layers)):
         if layer >= 0 and not isinstance(op, Signal | Wait) and not any(i for i, _ in flow.iterations[index]):
             ops_by_layer[layer].append(op)
     return ops_by_layer
@@ -101,7 +102,7 @@ def _rates(chip: Chip, ops: Sequence[Table]) -> list[str]:
     """Return sentences that say at which of several rates the tables run."""
     if chip.functions.isdisjoint(TABLE_FUNCTIONS.keys() - {"table"}):
         return []
-    sentences = []
+    sentences = list[str]()
     for op in ops:
         unit = op.unit_in(chip)
         name = find_function_rate(op.function.name.lower(), unit.vector.functions)

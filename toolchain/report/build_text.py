@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator import StallCause
 from toolchain.errors import format_count, printable_strings
+from toolchain.ir.type_guards import is_mapping
 from toolchain.report import report_text
 from toolchain.report.layer_breakdown import CAUSES
 from toolchain.report.merge_steps import and_more, group_rows
@@ -143,5 +144,5 @@ def _share(stalls: Mapping[str, Any], cause: StallCause, name: str, cycles: int)
     cause_cycles = stalls.get(cause, 0)
     if cause is StallCause.SIGNAL and cause_cycles:
         return f"{100 * sum(cause_cycles.values()) / cycles:.1f} {max(cause_cycles, key=cause_cycles.__getitem__)}"
-    stall_cycles = cause_cycles.get(name, 0) if isinstance(cause_cycles, Mapping) else cause_cycles
+    stall_cycles = cause_cycles.get(name, 0) if is_mapping(cause_cycles) else cause_cycles
     return f"{100 * stall_cycles / cycles:.1f}" if stall_cycles else "-"

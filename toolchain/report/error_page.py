@@ -140,7 +140,7 @@ def plot(rows: Sequence[LayerError]) -> str:
         f'<text x="4" y="{_y(d, scale) + 4:.1f}">{d} dB</text>'
         for d in range(0, most + 1, 10)
     ]
-    line = []
+    line = list[str]()
     for i, row in enumerate(ordered):
         x, level = _MARGIN + i * bar, _height(row.alone_db)
         tooltip = escape(f"{row.layer or row.name}: {_level(row.alone_db)} dB alone, {row.cause or ''}")

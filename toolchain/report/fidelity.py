@@ -362,7 +362,7 @@ def list_output_operands(
     `chosen`: the graph as selected, with the model's tensor and the layout of each of its own in `origins`.
     """
     links, constants = Links(model.proto.graph), frozenset(model.graph.constants)
-    operands = {}
+    operands = dict[str, list[OutputOperand]]()
     for node in (n for n in chosen.nodes if isinstance(n.op, ModelConcat)):
         outputs = links.find_reached_outputs(origins[node.outputs[0]][0], constants)
         if outputs:

@@ -12,6 +12,7 @@ from quant.observe import Range
 from toolchain.errors import format_count
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
+from toolchain.ir.type_guards import is_tuple
 from toolchain.report.comparison_blocks import ComparisonBlock
 from toolchain.report.layer_types import LayerTypes
 from toolchain.report.report_text import format_seconds
@@ -228,7 +229,7 @@ class LayerError:
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return list(value) if isinstance(value, tuple) else value
+    return list(value) if is_tuple(value) else value
 
 
 HELPS_DB = 3.0  # docs/accuracy.md: half of the noise is gone

@@ -209,7 +209,8 @@ def distance(reference: np.ndarray, got: np.ndarray) -> float:
     if not _has_same_type(reference, got):
         return np.inf
     if reference.dtype.kind != "f":
-        return float(np.mean(reference != got)) if reference.size else 0.0
+        differs: np.ndarray = reference != got
+        return float(np.mean(differs)) if reference.size else 0.0
     finite = np.isfinite(reference)
     if not np.array_equal(reference[~finite], got[~finite], equal_nan=True):
         return np.inf

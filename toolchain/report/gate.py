@@ -12,6 +12,7 @@ import numpy as np
 
 from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
+from toolchain.ir.type_guards import is_sequence
 from toolchain.report.error_page import finding_text
 from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import LayerError
@@ -60,10 +61,10 @@ class Gate:
 
         `parts`: parts by kind.
         """
-        missed_parts = []
+        missed_parts = list[tuple[str, FidelityPart]]()
         for kind, of_kind in parts.items():
             for part in of_kind:
-                missed = []
+                missed = list[str]()
                 if self.min_sqnr is not None and part.judged_db < self.min_sqnr:
                     varying = "" if part.sqnr_db < self.min_sqnr else f", of what varies {part.judged_db:.1f}"
                     missed.append(f"SQNR {part.sqnr_db:.1f} dB{varying}, --min-sqnr asks for {self.min_sqnr:g}")
@@ -115,8 +116,13 @@ def run_evaluation(evaluation: Evaluation, float_outputs: Outputs, integer_outpu
     return call_user(file, spec, way_out, _score, spec, answer)
 
 
+def _is_bool(value: object) -> bool:
+    """Return whether a value is a bool of Python or of numpy."""
+    return isinstance(value, bool | np.bool_)
+
+
 def _score(spec: str, answer: Any) -> Score:
-    if not isinstance(answer, tuple | list) or len(answer) != 2 or not isinstance(answer[1], bool | np.bool_):
+    if not is_sequence(answer) or len(answer) != 2 or not _is_bool(answer[1]):
         raise CompileError(f"{spec}: gave {answer!r:.80}; it must give (number, True or False)")
     try:
         return Score(spec, float(answer[0]), bool(answer[1]))

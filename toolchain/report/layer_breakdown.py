@@ -17,6 +17,7 @@ import numpy as np
 from simulator import COMPUTING, Attribution, Simulation, StallCause, attribute_cycles, by_reason
 from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
+from toolchain.ir.type_guards import is_mapping
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 
@@ -154,7 +155,7 @@ def find_top_stall(layer: Mapping[str, Any]) -> str:
     unit = max(units, key=lambda name: sum(units[name].get(cause, 0) for cause in COMPUTING))
     lost: dict[str, int] = {}
     for cause, cause_cycles in units[unit].items():
-        if isinstance(cause_cycles, Mapping):
+        if is_mapping(cause_cycles):
             lost |= {f"{CAUSES[StallCause(cause)]} {name}".strip(): cycles for name, cycles in cause_cycles.items()}
         elif cause not in (StallCause.USEFUL, StallCause.NOTHING):
             lost[CAUSES[StallCause(cause)]] = cause_cycles

@@ -131,7 +131,7 @@ class LayerMeasurements:
     network: ErrorNetwork
     sums: dict[str, LayerErrorSums]
     samples: int = 0
-    records: list[SampleRecord] = field(default_factory=list)
+    records: list[SampleRecord] = field(default_factory=list[SampleRecord])
 
     def outputs(self, block: ComparisonBlock, record: SampleRecord, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
         """The codes of what a block makes on a sample, fed with float's tensors; nodes: put in their places."""
@@ -213,7 +213,7 @@ class _Pass:
             self._codes[block.tensor] = _laid_out(codes, shown.layout).reshape(kind.shape)
             self._waiting.append((block, counted))
         # A block's feeds are before its tensor in the order of the network, and mostly in float's.
-        pending = []
+        pending = list[tuple[ComparisonBlock, Array]]()
         for block, x in self._waiting:
             if all(f in self._codes for f in block.feeds):
                 self._judge(block, x)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolchain.ir.graph import Graph, Node
+from toolchain.ir.type_guards import is_tuple
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 
 
@@ -24,7 +25,7 @@ class LayerTypes:
     weight_type: str | None
 
     def as_json(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return {key: list(value) if is_tuple(value) else value for key, value in asdict(self).items()}
 
 
 def types_of(reads: Iterable[str], makes: Iterable[str], nodes: Iterable[Node], graph: Graph) -> LayerTypes:

@@ -35,13 +35,13 @@ def collect_metrics(container: Container, simulations: Sequence[Simulation | Non
     parts = [i for i, (s, r) in enumerate(zip(container.segments, simulations)) if isinstance(s, Region) and r is not None]
     uses = MinUnitUse(chip)
     least = [region_bounds(container, region, uses) for region, _ in regions]
-    layers = [
+    layers: list[dict[str, Any]] = [
         {**layer, "bounds": bounds.get(layer["name"])}
         for index, (region, run), attribution, bounds in zip(parts, regions, causes, [b.by_layer() for b in least])
         for layer in _layers(index, region, run, container, most, attribution)
     ]
     cycles = sum(r.cycles for _, r in regions)
-    macs = sum(layer["macs"] for layer in layers)
+    macs: int = sum(layer["macs"] for layer in layers)
     bounds = network_bounds(least)
     dram = bounds["dram"]
     busy = _busy([r for _, r in regions])
@@ -80,7 +80,7 @@ def collect_metrics(container: Container, simulations: Sequence[Simulation | Non
 
 def _buffers(chip: Chip, regions: Sequence[Region]) -> list[dict[str, Any]]:
     """Return what programs use of the on-chip memories other than SRAM, in the order of their codes."""
-    rows = []
+    rows = list[dict[str, Any]]()
     for space in chip.spaces:
         memory_buffers = [b for region in regions for b in region.buffers if b.memory == space.name]
         if memory_buffers:
@@ -164,7 +164,7 @@ def _layers(
     macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
     types, steps = types_by_layer(container.graph), tensors_of_steps(container.graph)
     cycles, traffic = layer_cycles(region, simulation), count_traffic(region, simulation)
-    rows = []
+    rows = list[dict[str, Any]]()
     for layer, info in enumerate(region.layers):
         rows.append(
             {

@@ -40,7 +40,7 @@ class RoundingError:
     _power: float = 0.0  # of the values as they are rounded
     _first: float = math.inf
     _last: float = -math.inf
-    _some: list[Array] = field(default_factory=list)
+    _some: list[Array] = field(default_factory=list[Array])
 
     def codes(self, x: Array, quant: Quant, dtype: str, unscaled: Array | None = None) -> Array:
         """Return the codes of float32 `x` as the host makes them on the way into a region, and add the rounding error to the

@@ -89,7 +89,7 @@ def _judge_low(part: FidelityPart, low: str) -> PartVerdict:
 def _format_low(part: FidelityPart) -> str:
     """Return the indices below LOW_DB of the axis that has the worst, and of the next such axis. All of an axis say no more than
     the output's figure, unless one is far below it."""
-    named, slices = [], part.list_weak_slices()
+    named, slices = list[str](), part.list_weak_slices()
     for weak in [s for s in slices if not s.is_all or s.worst_db < part.judged_db - UNLIKE_DB][:2]:
         least = (
             f"at least {_level(weak.worst_db)} dB, at {weak.worst}" if len(weak.indices) > 1 else f"{_level(weak.worst_db)} dB"

@@ -189,7 +189,7 @@ def _units(figures: Mapping[str, Any]) -> str:
 
 def _format_exclusions(host: Mapping[str, Any]) -> str:
     """Return what these totals leave out."""
-    exclusions = []
+    exclusions = list[str]()
     if host["islands"]:
         contents = f"{format_count(host['nodes'], 'node')}, {format_count(host['macs'], 'MAC')}"
         exclusions.append(f"{format_count(host['islands'], 'island')} ({contents}) on the host")

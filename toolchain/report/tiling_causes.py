@@ -57,7 +57,7 @@ def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequen
 
 def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits) -> list[str]:
     """Return the limits that show an instruction only part of the kernel."""
-    reasons = []
+    reasons = list[str]()
     if limits.max_dilation and any(d > m and k > 1 for d, m, k in zip(op.dilations, limits.max_dilation, kernel)):
         reasons.append(
             f"{section}.max_dilation={pair(limits.max_dilation)}: dilation {op.dilations[0]}x{op.dilations[1]}, so one row "
@@ -146,7 +146,7 @@ def _tiles(
     if len(ops) < 2:
         return []
     entries, sram = mac.accumulators.entries, chip.sram.size
-    reasons = []
+    reasons = list[str]()
     if pixels * channels > entries:
         reasons.append(
             f"{chip.key('mac_array')}.accumulators.entries={entries}: {pixels} pixels x {channels} channels in {len(ops)} tiles"

@@ -24,7 +24,8 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
         if not isinstance(segment, Region) or simulation is None:
             continue
         flow = simulation.flow
-        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.layers_of(flow).tolist(), flow)]
+        layers: list[int] = segment.layers_of(flow).tolist()
+        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(layers, flow)]
         trace = chrome_trace(chip, flow, simulation, labels, attribute_region(chip, segment, simulation, most))
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
         later = [_place_event(e, index, start) for e in trace["traceEvents"]]

@@ -149,7 +149,7 @@ def make_skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None
     `repair`: repair part of the figures.
     `observer`: the requested observer.
     """
-    warnings = []
+    warnings = list[str]()
     if observer is not None and not calibrated:
         warnings.append(f"--observer {observer}: left out, the model gives every range itself")
     skipped_steps = [] if repair is None else [step for step in repair["steps"] if not step["kept"]]
@@ -177,7 +177,7 @@ def layer_warnings(measurements: LayerMeasurements, file: str | None) -> list[st
 
 def _lost(measurements: LayerMeasurements) -> dict[str, str]:
     """Return the faults of tensors whose ranges the user wrote: most of the values are clipped, or all are one code."""
-    fault_by_tensor = {}
+    fault_by_tensor = dict[str, str]()
     for block in measurements.network.blocks:
         rounding_error, name = measurements.sums[block.tensor].rounding_error, measurements.network.name(block)
         span = f"[{rounding_error.low:.4g}, {rounding_error.high:.4g}]"
@@ -216,7 +216,7 @@ def _warn_of_saturation(measurements: LayerMeasurements, reported: Collection[st
 def _dead(measurements: LayerMeasurements) -> list[str]:
     """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all the code
     zero. What has no weights in the file is meant so."""
-    dead = {}
+    dead = dict[str, tuple[int, int]]()
     weights_by_node = {n.name: n.inputs[1] for n in measurements.network.chosen.nodes if isinstance(n.op, Convolution)}
     for block in measurements.network.blocks:
         channels, node = measurements.sums[block.tensor].channels, block.layer

@@ -75,7 +75,7 @@ def _walk_back(
     `span`: boxes that are followed at most, so that long chains of layers take no time that grows with its square.
     """
     ended = np.zeros(len(layers), bool)
-    waiting = {maker[name]: box for name, box in needs.items() if name in maker}
+    waiting: dict[int, ElementBox] = {maker[name]: box for name, box in needs.items() if name in maker}
     for _ in range(span):
         if not waiting:
             break

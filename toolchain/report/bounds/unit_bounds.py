@@ -121,7 +121,7 @@ class MinUnitUse:
                     rows = range(layer.constants[layer.node.inputs[1]].shape[1])[Taps(*task.variant[2:5]).slice]
                     high = sum(band.top <= row < band.bottom for row in rows)
                     ops = [replace(op, kernel_height=high) for op in ops] if high > 0 else []
-                uses = self._run(ops, self._units_by_layer[layer.node.name]) if ops else {}
+                uses = self._run(ops, self._units_by_layer[layer.node.name]) if ops else dict[str, float]()
                 if uses is None:
                     return None
                 total = add_uses(total, {name: times * cycles for name, cycles in uses.items()})
