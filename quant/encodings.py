@@ -20,6 +20,7 @@ from toolchain.errors import ConfigError
 from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import ENCODINGS_BYTES
 from toolchain.ir.graph import Quant
+from toolchain.ir.type_guards import is_dict, is_list
 
 Types = Mapping[str, CodeType]
 _NONE: Types = MappingProxyType({})
@@ -45,7 +46,7 @@ def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics, t
                 "scale": quant.scale,
             }
         ]
-    file = {"version": VERSIONS[0], "activation_encodings": encodings, "param_encodings": {}}
+    file: dict[str, Any] = {"version": VERSIONS[0], "activation_encodings": encodings, "param_encodings": {}}
     return json.dumps(file, indent=1, sort_keys=True) + "\n"
 
 
@@ -62,7 +63,7 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
         raise ConfigError(
             [f"{path}: is no JSON: {fault}; give an encodings file of AIMET, or one of scripts/calibrate.py"]
         ) from None
-    version = data.get("version") if isinstance(data, dict) else None
+    version = data.get("version") if is_dict(data) else None
     if version not in VERSIONS:
         versions = " or ".join(VERSIONS)
         raise ConfigError([f"{path}: version {version!r} is no encodings file that is known; export one of version {versions}"])
@@ -84,9 +85,9 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
 
 def _entries(section: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
     """One encoding a tensor, in the keys of version 1.0.0."""
-    if isinstance(section, list):
-        named = [(e.get("name", i) if isinstance(e, dict) else i, [e]) for i, e in enumerate(section)]
-    elif isinstance(section, dict):
+    if is_list(section):
+        named: list[tuple[Any, Any]] = [(e.get("name", i) if is_dict(e) else i, [e]) for i, e in enumerate(section)]
+    elif is_dict(section):
         named = list(section.items())
     else:
         raise ConfigError([f"{path}: activation_encodings: must be a mapping (0.6.1) or a list (1.0.0)"])
@@ -94,7 +95,7 @@ def _entries(section: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], li
     for index, (name, encodings) in enumerate(named):
         if not isinstance(name, str | int):
             faults.append(f"{path}: activation_encodings[{index}].name: is {name!r:.80}; give the name of a tensor")
-        elif not isinstance(encodings, list) or len(encodings) != 1 or not isinstance(encodings[0], dict):
+        elif not is_list(encodings) or len(encodings) != 1 or not is_dict(encodings[0]):
             faults.append(f"{path}: activation_encodings.{name}: must have one encoding; a scale a channel is for weights alone")
         else:
             entries[str(name)] = encodings[0]
@@ -119,6 +120,6 @@ def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> tuple[Range |
 
 def _number(value: Any) -> float:
     """Version 1.0.0 has lists of one."""
-    if isinstance(value, list):
+    if is_list(value):
         (value,) = value
     return float(value)

@@ -133,7 +133,7 @@ class PartSums:
 
         `means`: sums of samples whose means are no signal; None: nothing is known of them.
         """
-        splits = []
+        splits = list[tuple[float, int, list[list[int]]]]()
         for axis, sums in self._axes.items():
             each, few = self._count / len(sums.signal), len(sums.signal) <= SHORT_AXIS
             groups = _group_by_size(sums.signal, SAME_SIZE if each >= MANY_VALUES else SAME_SIZE_OF_FEW)
@@ -149,7 +149,7 @@ class PartSums:
 
         `means`: as of `slices`. An index takes as many values as there.
         """
-        weak_slices = []
+        weak_slices = list[TensorSlice]()
         for axis, sums in self._axes.items():
             if self._count / len(sums.signal) < (FEW_VALUES if len(sums.signal) <= SHORT_AXIS else MANY_VALUES):
                 continue

@@ -27,7 +27,7 @@ def name_faults(source: Source, tensors: Collection[str], allowed: Collection[st
     """
     entries = source.data["tensors"]
     missing = list(dict.fromkeys(called.get(n, n) for n in tensors if {n, called.get(n, n)}.isdisjoint(entries)))
-    unknown = []
+    unknown = list[str]()
     for name in entries:
         if name not in allowed and name not in called.values():
             near = suggestion(name, missing or sorted({called.get(n, n) for n in allowed}))

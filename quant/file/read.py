@@ -24,6 +24,7 @@ from quant.suggestion import suggestion
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import Source, read_yaml, validate
 from toolchain.ir.graph import Quant
+from toolchain.ir.type_guards import is_dict
 
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 
@@ -51,7 +52,7 @@ def read_parameters(
         required = tensors(Quantization({})) if callable(tensors) else tensors
         return _read_encodings_file(path, required or (), called, numerics)
     source = _numbers(read_yaml(path, str(path)))
-    if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
+    if is_dict(source.data) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
     file, faults = _readable(source)
     try:
@@ -79,14 +80,14 @@ def _readable(source: Source) -> tuple[File, list[str]]:
     if file is not None:
         return file, []
     data = source.data
-    sections = isinstance(data, dict) and all(isinstance(data.get(s, {}), dict) for s in ("tensors", "weights"))
+    sections = is_dict(data) and all(isinstance(data.get(s, {}), dict) for s in ("tensors", "weights"))
     if not sections or "tensors" not in data or data.get("version") != VERSION:
         raise ConfigError(faults)
 
     def sound(model: type[BaseModel], entry: Any) -> bool:
         return validate(model, replace(source, data=entry))[0] is not None
 
-    rest = {
+    rest: dict[str, Any] = {
         "version": VERSION,
         "tensors": {name: entry for name, entry in data["tensors"].items() if sound(Entry, entry)},
         "weights": {name: entry for name, entry in data.get("weights", {}).items() if sound(Weights, entry)},
@@ -159,10 +160,10 @@ def _numbers(source: Source) -> Source:
     def number(value: Any) -> Any:
         return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
-    if not isinstance(source.data, dict) or not isinstance(source.data.get("tensors"), dict):
+    if not is_dict(source.data) or not is_dict(source.data.get("tensors")):
         return source
     tensors = {
-        name: {k: number(v) for k, v in entry.items()} if isinstance(entry, dict) else entry
+        name: {k: number(v) for k, v in entry.items()} if is_dict(entry) else entry
         for name, entry in source.data["tensors"].items()
     }
     return replace(source, data={**source.data, "tensors": tensors})

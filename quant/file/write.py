@@ -13,6 +13,7 @@ from quant.observe import Range
 from quant.repair.file import array_file, pack_layers, section_of
 from toolchain.foundation.atomic_files import write_atomically, write_files
 from toolchain.ir.graph import Quant
+from toolchain.ir.type_guards import is_dict, is_mapping
 
 
 def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None = None) -> str:
@@ -93,7 +94,7 @@ def _repair_lines(section: Mapping[str, Any]) -> list[str]:
         "repair:",
     ]
     for key, value in section.items():
-        if isinstance(value, dict) and key != "arrays":
+        if is_dict(value) and key != "arrays":
             lines += [f"  {key}:", *(f"    {_text(name)}: {_flow(entry)}" for name, entry in value.items())]
         elif key == "steps":
             lines += [f"  {key}:" if value else f"  {key}: []", *(f"    - {_flow(entry)}" for entry in value)]
@@ -110,7 +111,7 @@ def _flow(value: Any) -> str:
         return _number(value) if isinstance(value, float) else str(value)
     if isinstance(value, str):
         return _text(value)
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return "{" + ", ".join(f"{key}: {_flow(entry)}" for key, entry in value.items()) + "}"
     return "[" + ", ".join(map(_flow, value)) + "]"
 

@@ -72,7 +72,7 @@ class AdviceTrials:
             return []
         network, quantization = self._calibrated.network, self._calibrated.quantization
         before = self._level(network, quantization, output)
-        tried = []
+        tried = list[TriedAdvice]()
         for advice in candidates:
             try:
                 trial = TriedAdvice(advice, before, self._level(*self._apply(advice), output), self._sample_count)
