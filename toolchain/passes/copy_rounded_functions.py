@@ -73,9 +73,7 @@ class _Finder:
         file_quant = find_file_quant(node, self._graph)
         if file_quant is None or node.op.op_type != "QuantizeLinear":
             return []
-        x, codes = node.inputs[0], node.outputs[0]
-        if codes in self._graph.outputs or any(self._is_real(n) for n in self._consumers.get(codes, ())):
-            return []  # codes that the file gives out are made of what it rounds
+        x = node.inputs[0]
         moves: list[OnnxNode] = []
         while (producer := self._producers.get(x)) is not None and is_move(producer):
             moves.append(producer)
@@ -87,10 +85,6 @@ class _Finder:
         if chain is None or not self._reads_beyond(x, within) or not self._costs_nothing_twice(chain):
             return []
         return [*chain.nodes, *reversed(moves)] if self._reaches_beyond(chain, within) else []
-
-    def _is_real(self, node: OnnxNode) -> bool:
-        """Return whether a node is no rounding, and none of its codes made real again."""
-        return find_file_quant(node, self._graph) is None
 
     def _reads_beyond(self, x: str, within: Range) -> bool:
         """Return whether something reads values outside a range, moved or not: unrounded, or in codes that reach further."""
