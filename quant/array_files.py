@@ -9,7 +9,7 @@ import io
 import math
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ class StoredArray:
             raise CompileError(f"{self.path}: the file ends {format_count(missing, 'byte')} early; save it again")
 
     @contextmanager
-    def stream(self) -> Iterator[Callable[[int], bytes]]:
+    def stream(self) -> Generator[Callable[[int], bytes]]:
         """-> a function that gives so many of the next bytes of the elements. Raises CompileError: damaged, cut short."""
         self.require_complete()
         with _refusing(self.path), self._open() as file:
@@ -98,7 +98,7 @@ def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArra
             members = archive.namelist()
             if len(members) > ARRAY_MEMBERS:
                 raise ValueError(f"it holds {len(members):,} arrays, {ARRAY_MEMBERS:,} are the most")
-            arrays = {}
+            arrays = dict[str, StoredArray]()
             for member in members:
                 with archive.open(member) as opened:
                     name, size_bytes = member.removesuffix(".npy"), _bound_unpacked_bytes(path, archive.getinfo(member))
@@ -113,7 +113,7 @@ def _bound_unpacked_bytes(path: Path, member: zipfile.ZipInfo) -> int:
 
 
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def _refusing(path: Path) -> Generator[None]:
     """Whatever a file makes numpy, zipfile and the decompressors raise, which have no base in common, is a CompileError."""
     try:
         yield

@@ -11,6 +11,7 @@ import numpy as np
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, format_count
 from toolchain.ir.graph import TensorType
+from toolchain.ir.type_guards import is_mapping
 
 Sample = dict[str, np.ndarray]
 UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name
@@ -54,7 +55,7 @@ def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str, loose: 
 
     Raise CompileError, starting with `where`: names, shapes, types, NaN or infinity.
     """
-    if not isinstance(value, Mapping):
+    if not is_mapping(value):
         if len(inputs) != 1:
             listed = ", ".join(map(repr, inputs))
             problem = f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names"

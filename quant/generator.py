@@ -12,6 +12,7 @@ from quant.fit_sample import Sample, fit_sample
 from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
+from toolchain.ir.type_guards import is_mapping
 
 _END = object()
 
@@ -54,6 +55,6 @@ def _read_all(reader: Any) -> Iterator[Any]:
 
 def _arrays(value: Any) -> Any:
     """Return what the user's code yielded as arrays, which run no code of the user's from then on."""
-    if not isinstance(value, Mapping):
+    if not is_mapping(value):
         return np.asarray(value)
     return {str(name): np.asarray(array) for name, array in value.items()}

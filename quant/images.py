@@ -16,6 +16,7 @@ from toolchain.errors import CompileError, ConfigError, first_line
 from toolchain.hw import read_yaml, validate
 from toolchain.input_limits import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.ir.graph import TensorType
+from toolchain.ir.type_guards import is_dict
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -55,7 +56,7 @@ class Preprocess(BaseModel):
 def read_preprocess(path: Path) -> Preprocess:
     """Raises ConfigError with every fault as `file:line: path: reason`."""
     source = read_yaml(path, str(path))
-    if isinstance(source.data, dict):
+    if is_dict(source.data):
         listed = {k: [v] if k in ("mean", "std") and isinstance(v, int | float) else v for k, v in source.data.items()}
         source = replace(source, data=listed)
     preprocess, faults = validate(Preprocess, source)

@@ -17,6 +17,7 @@ import numpy as np
 
 from toolchain.ir.graph import TensorType
 from toolchain.ir.step_builder import Operand, StepBuilder
+from toolchain.ir.type_guards import is_list
 
 __all__ = ["Array", "Example", "LoadedPlugin", "Operator", "Plugin", "Steps", "TensorType", "find_operator", "get_plugins"]
 
@@ -118,7 +119,7 @@ class Steps(StepBuilder):
         names = [self.constant(x) if x is not None and not isinstance(x, str) else x for x in inputs]
         step = f"{self.prefix}/{op_type}_{len(self.nodes)}"
         output_names = tuple(f"{step}_{i}" if i else step for i in range(outputs))
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
+        values = {key: tuple(value) if is_list(value) else value for key, value in attributes.items()}
         self.append(step, op_type, names, output_names, values)
         return output_names[0] if outputs == 1 else output_names
 
