@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Compensation:
-    """A compensation of a machine's rounding.
+    """A compensation of a machine's rounding: with the offsets and the zero point, it rounds to nearest, halves up.
 
     `offsets`: int64[oc], to be added to the bias codes.
-    `output_zero_point`: to be passed to the machine in the place of the tensor's. With both, rounding is to nearest, halves up.
-    `exact`: bool[oc], where that is exact; elsewhere it is off by at most half an accumulator step.
+    `output_zero_point`: to be passed to the machine in the place of the tensor's.
+    `exact`: bool[oc], True where the result is exactly rounded to nearest. This needs a scale that is a power of two and a whole
+    offset. It is True too where the machine's rounding needs no offset.
     `complete`: False where this machine cannot be brought to round to nearest.
     """
 
@@ -38,29 +39,25 @@ def bias_compensation(
     numerics: Numerics,
     *,
     clamp_low: int | None = None,
-    operation: Literal["convolution", "matrix_product"] = "convolution",
     peak: Array | None = None,
     name: str = "bias",
 ) -> Compensation:
-    """Return the bias compensation that makes a machine that rounds by `floor` or `truncate` round to nearest.
+    """Return what makes convolutions round to nearest on a machine that rounds them by `floor` or `truncate`.
 
     `scale`: float64[oc], the requantization (multiplier / 2**shift, exact).
     `output`: qparams of the output tensor.
     `clamp_low`: the least output code that the clamp lets through; None: that of the machine's activations.
-    `operation`: the operation of `numerics.per_op` whose rounding counts.
     `peak`: float64[oc], the largest magnitude that a channel's sum reaches without the offset; None: overflow is not checked.
     `name`: of the layer, in the error.
-    With floor the offset is half an output step, in accumulator units. It is none where the scale is a left shift, and no more
-    than
-    the accumulators have room for. With truncate (toward zero), the sum is raised until no value that survives the clamp is
-    negative.
-    The output zero point is lowered by as much. Machines without zero points can do so only for outputs clamped at zero (after
-    Relu).
-    Other outputs get no offset. Other roundings need nothing. Raise CompileError where a sum raised so overflows the
-    accumulators.
+    With `floor`, the sum is raised by half an output step. Where the scale is a power of two of at least 1, the offset is 0.
+    Where `peak` is given, the offset stays within the room of the accumulators.
+    With `truncate` (toward zero), the sum is raised by k output steps more, and the output zero point is lowered by k. Here k is
+    the zero point minus `clamp_low`, so no value that survives the clamp is negative. Machines without zero points can do so only
+    where k is 0, as after Relu. Their other outputs get no offset, and `complete` is False.
+    Other roundings get offsets of 0. Raise CompileError where `peak` plus an offset exceeds the accumulators.
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64))
-    rounding = numerics.rounding_of(operation)
+    rounding = numerics.rounding_of("convolution")
     clamp_low = numerics.activation.low if clamp_low is None else clamp_low
     unchanged = np.zeros(scale.shape, np.int64)
     if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):

@@ -391,9 +391,9 @@ def test_what_cannot_be_compensated_says_so() -> None:
 
 def test_other_roundings_need_nothing_and_per_op_decides() -> None:
     assert bias_compensation(np.array([0.25]), Quant(1.0, 5), machine()).offsets.tolist() == [0]
-    mixed = machine(rounding="half_even", per_op={"matrix_product": "floor"})
-    assert bias_compensation(np.array([0.25]), Quant(1.0, 5), mixed).offsets.tolist() == [0]
-    assert bias_compensation(np.array([0.25]), Quant(1.0, 5), mixed, operation="matrix_product").offsets.tolist() == [2]
+    for per_op, offsets in (("matrix_product", [0]), ("convolution", [2])):
+        mixed = machine(rounding="half_even", per_op={per_op: "floor"})
+        assert bias_compensation(np.array([0.25]), Quant(1.0, 5), mixed).offsets.tolist() == offsets
 
 
 def test_an_offset_goes_as_far_as_the_accumulators() -> None:

@@ -1,4 +1,7 @@
-"""TFLite's activations in integers: hard swish of 8 bits, logistic and tanh of 16."""
+"""Compute TFLite's activations in integers: hard swish of 8 bits, logistic and tanh of 16.
+
+The toolchain does not call these functions; they are for comparison with TFLite.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ _INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
 class HardSwish:
     """A set of parameters of TFLite's 8-bit hard swish: two 15-bit multipliers with the exponents of their real scales.
 
-    `output`: S / (128 S_o), exponent <= 0.
-    `reluish`: S / 128 * 32768 / 3.
+    S is the input's scale, S_o the output's.
+    `output_multiplier`, `output_exponent`: of S / (128 S_o); the exponent is at most 0.
+    `reluish_multiplier`, `reluish_exponent`: of S / 128 * 32768 / 3.
     """
 
     input_zero_point: int
@@ -36,7 +40,10 @@ class HardSwish:
 
 
 def hard_swish_parameters(input_scale: float, input_zero_point: int, output_scale: float, output_zero_point: int) -> HardSwish:
-    """Refuses S / (128 S_o) >= 1: the output must not be so much finer than the input. Source: TFLite HARD_SWISH."""
+    """Return the parameters for these scales and zero points. Source: TFLite HARD_SWISH.
+
+    Raise FixedPointError where input_scale / output_scale is 128 or more.
+    """
     hires = np.float32(1 / 128) * np.float32(input_scale)
     output, output_exponent = _multiplier16(float(hires / np.float32(output_scale)))
     reluish, reluish_exponent = _multiplier16(float(hires / (np.float32(3) / np.float32(32768))))
@@ -49,7 +56,10 @@ def hard_swish_parameters(input_scale: float, input_zero_point: int, output_scal
 
 
 def _multiplier16(real: float) -> tuple[int, int]:
-    """-> (multiplier below 2**15, exponent). TFLite QuantizeMultiplier, then DownScaleInt32ToInt16Multiplier."""
+    """Return a multiplier below 2**15 and an exponent: real = multiplier / 2**15 * 2**exponent, rounded.
+
+    Source: TFLite QuantizeMultiplier, then DownScaleInt32ToInt16Multiplier.
+    """
     s = choose_scale(real, Q31_MULTIPLIER)
     multiplier = int(s.multiplier[0])
     if multiplier >= INT32_MAX - (1 << 15):
@@ -58,10 +68,11 @@ def _multiplier16(real: float) -> tuple[int, int]:
 
 
 def hard_swish8(x: Array, p: HardSwish) -> Array:
-    """Return x relu6(x + 3) / 6 in 16-bit steps, in the same type, for x: int8 or uint8[...]. Source: TFLite HARD_SWISH,
-    reference.
+    """Return x * relu6(x + 3) / 6 as codes of x's type, computed in 16-bit integers as TFLite does.
 
-    Error: at most 1 step against float64 where the output scale is no finer than the input's (docs/nonlinear.md).
+    `x`: int8 or uint8[...], codes.
+    The error is at most 1 step against float64 where the output scale is no finer than the input's (docs/nonlinear.md).
+    Source: TFLite HARD_SWISH, reference.
     """
     require_type(x, "hard_swish8", np.int8, np.uint8)
     limits = np.iinfo(x.dtype)
@@ -82,14 +93,15 @@ def hard_swish8(x: Array, p: HardSwish) -> Array:
 
 
 def _multiply_q15(a: Array, b: int) -> Array:
+    """Return a * b / 2**15, rounded half up, at most 32767."""
     return np.minimum(round_shift(a * b, np.asarray(15), Rounding.SINGLE_HALF_UP), _INT16_MAX)
 
 
 @cache
 def _sigmoid_table() -> Array:
-    """int64[256], sigmoid(i / 24) with 16 fraction bits: sigmoid_table_uint16 of TFLite's common.h.
+    """Return sigmoid(i / 24) for i of 0 to 255, with 16 fraction bits: int64[256], sigmoid_table_uint16 of TFLite's common.h.
 
-    Each entry is moved by half of what the interpolation errs at the midpoint; the last is full scale.
+    Each entry is shifted by half of the interpolation error at the midpoint to the next. The last entry is 65535.
     """
     i = np.arange(256.0)
     here, middle, after = (65536 / (1 + np.exp(-x / 24)) for x in (i, i + 0.5, i + 1))
@@ -100,7 +112,10 @@ def _sigmoid_table() -> Array:
 
 
 def _logistic_argument(x: Array, input_scale: float, exact_shifts: tuple[int, ...]) -> Array:
-    """x scaled to 1 / (3 * 4096): a multiplier of 15 bits, rounded down, and a shift; powers of two exactly."""
+    """Return x as int64 codes of scale 1 / (3 * 4096), from codes of scale `input_scale`.
+
+    A multiplier of 15 bits, rounded down, and a shift do it. It is exact where the scale is 2**(e - 12), e of `exact_shifts`.
+    """
     scale = float(np.float32(input_scale))
     log2 = round(np.log2(scale))
     if scale == 2.0**log2 and 12 + log2 in exact_shifts:
@@ -112,11 +127,11 @@ def _logistic_argument(x: Array, input_scale: float, exact_shifts: tuple[int, ..
 
 
 def logistic16(x: Array, input_scale: float) -> Array:
-    """Return the sigmoid as int16[...] with scale 1 / 32768, for x: int16[...] with scale input_scale, zero point 0.
+    """Return the sigmoid as int16[...] with scale 1 / 32768, zero point 0.
 
-    The table has 256 entries over [0, 10.67), interpolated, symmetric. Largest error in docs/nonlinear.md. Source: TFLite
-    LOGISTIC,
-    int16 (reference_integer_ops).
+    `x`: int16[...] with scale `input_scale`, zero point 0.
+    A table of 256 entries over [0, 10.67) is interpolated; its symmetry gives the negative half. docs/nonlinear.md has the
+    largest error. Source: TFLite LOGISTIC, int16 (reference_integer_ops).
     """
     require_type(x, "logistic16", np.int16)
     argument = _logistic_argument(x, input_scale, (0,))
@@ -130,10 +145,10 @@ def logistic16(x: Array, input_scale: float) -> Array:
 
 
 def tanh16(x: Array, input_scale: float) -> Array:
-    """Return tanh as int16[...] with scale 1 / 32768, as 2 sigmoid(2 x) - 1, for x: int16[...] with scale input_scale, zero point
-    0.
+    """Return tanh as int16[...] with scale 1 / 32768, zero point 0, computed as 2 sigmoid(2 x) - 1.
 
-    Largest error in docs/nonlinear.md. Source: TFLite TANH, int16 (reference_integer_ops).
+    `x`: int16[...] with scale `input_scale`, zero point 0.
+    docs/nonlinear.md has the largest error. Source: TFLite TANH, int16 (reference_integer_ops).
     """
     require_type(x, "tanh16", np.int16)
     argument = _logistic_argument(x, input_scale, (0, 1))
