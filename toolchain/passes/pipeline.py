@@ -2,6 +2,9 @@
 
 A pass is a value: its name, the form of graph that it needs and gives, and a function. To add one, write the function in a file
 of its own and put a `Pass` here. It then shows in `npu-build --list-passes`, in dumps and in verification.
+
+A graph has one of four forms. In form onnx its nodes are ONNX operators. In form composed, chains of pointwise ones are one
+function each. In form chip they are operators of the chip in float, in form integer operators of the chip in integers.
 """
 
 from __future__ import annotations
@@ -32,7 +35,6 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.select import ASKED_FOR, Selection, select
 from toolchain.passes.select_states import select_states, suggest_states
 
-# The forms of a graph: ONNX operators; chains of pointwise ones composed; operators of the chip in float; in integers.
 Form = Literal["onnx", "composed", "chip", "integer"]
 Dump = Callable[[str, Callable[[], str]], None]  # a stage or pass, and what makes its text
 
@@ -108,7 +110,12 @@ class Pass:
 
 
 def run_passes(passes: Sequence[Pass], lowering: Lowering, context: PassContext) -> Lowering:
-    """Run passes in order, each verified and dumped as the options ask. Raise InternalError for a broken graph."""
+    """Run the passes in order, without those that the options skip. Return the network behind the last one.
+
+    After each pass the graph is verified, where the options say so, and dumped. Behind the stage of `options.start` the user's
+    graph takes the place of the graph. Raise InternalError where a graph has the wrong form or is broken, and CompileError where
+    the user's graph does not fit.
+    """
     for one in passes:
         if lowering.form != one.needs:
             raise InternalError(f"pass {one.name} needs a graph in form {one.needs}, and it is in form {lowering.form}")
@@ -275,7 +282,7 @@ FUSION_PASSES = (
         "integer",
         "integer",
         _on_graph(lambda graph, context: fuse_scales(graph)),
-        "A multiple that only gives codes another scale is made by their producer.",
+        "A multiple that only gives codes another scale is folded into the scale of the operation before it.",
         optional=True,
     ),
     Pass(
@@ -323,6 +330,7 @@ STATE_PASSES = (
     ),
 )
 
+# All passes, for lists and look-ups. Nothing runs this tuple as a whole.
 PIPELINE = (*SELECTION_PASSES[:3], *TIDYING_PASSES, *SELECTION_PASSES[3:], *INTEGER_PASSES, *STATE_PASSES)
 
 
@@ -344,7 +352,11 @@ def select_graph(
     options: PassOptions = EVERY_PASS,
     dump: Dump = ignore_dump,
 ) -> Selection:
-    """Select what of the model runs where, with the scales that it states and those that follow from what a tensor is."""
+    """Run SELECTION_PASSES on the model and return the selection: operators of the chip in float, and what stays on the host.
+
+    Its tensors have the scales that the file states and those that follow from what a tensor is.
+    `host_nodes`: names of nodes that stay on the host because somebody asked.
+    """
     lowering = Lowering(model, to_graph(model), "onnx")
     return _selection_of(run_passes(SELECTION_PASSES, lowering, PassContext(chip, host_nodes, options=options, dump=dump)))
 
@@ -352,9 +364,10 @@ def select_graph(
 def quantize_selection(
     model: NormalModel, selection: Selection, chip: Chip, quantization: Quantization, fuse: bool, dump: Dump = ignore_dump
 ) -> Lowering:
-    """Return the integer graph as it is planned, and as it was before anything was fused in it.
+    """Run INTEGER_PASSES and return the network; its `unfused` is the integer graph before fusion. STATE_PASSES do not run here.
 
     `fuse`: False where the level of optimization has no fusion.
+    Raise InternalError for a broken graph, and CompileError where a graph given by `--start-from` does not fit the host's nodes.
     """
     options = selection.pass_options
     if not fuse:
