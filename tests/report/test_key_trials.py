@@ -19,7 +19,7 @@ from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, load_machine
 from toolchain.judging.try_keys import KeyTrials
 from toolchain.report.build_text import build_text
-from toolchain.report.key_changes import KeyChange, LostCycles, change_chip, list_changes, rank_causes
+from toolchain.report.key_changes import CauseCycles, KeyChange, change_chip, list_changes, rank_causes
 from toolchain.report.report_text import key_trials_text
 from toolchain.schedule.goals import BALANCED
 
@@ -118,11 +118,11 @@ def test_cycles_of_waiting_are_of_what_the_other_unit_did() -> None:
         "dma0": {"useful": 30, "requests": 10, "memory": {"dram": 40}, "queue": 0, "signal": {"mac": 35}},
     }
     assert rank_causes(attribution) == [
-        LostCycles(50, StallCause.USEFUL, "mac"),
-        LostCycles(30 + 3, StallCause.USEFUL, "dma0"),
-        LostCycles(10 + 1, StallCause.REQUESTS, "dma0"),
-        LostCycles(7 + 4, StallCause.MEMORY, "dram"),
-        LostCycles(10, StallCause.FILL_DRAIN, "mac"),
+        CauseCycles(50, StallCause.USEFUL, "mac"),
+        CauseCycles(30 + 3, StallCause.USEFUL, "dma0"),
+        CauseCycles(10 + 1, StallCause.REQUESTS, "dma0"),
+        CauseCycles(7 + 4, StallCause.MEMORY, "dram"),
+        CauseCycles(10, StallCause.FILL_DRAIN, "mac"),
     ]
     assert rank_causes({"mac": {"nothing": 9}}) == []
 
@@ -130,9 +130,9 @@ def test_cycles_of_waiting_are_of_what_the_other_unit_did() -> None:
 @pytest.mark.parametrize("name", list_shipped_names())
 def test_each_change_is_of_one_key_that_the_machine_has(name: str) -> None:
     chip = load_machine(name).chip
-    causes = [LostCycles(1, cause, unit.name) for cause in StallCause if cause is not StallCause.MEMORY for unit in chip.units]
-    causes += [LostCycles(1, StallCause.MEMORY, space.name) for space in chip.spaces]
-    changes = [change for lost in causes for change in list_changes(chip, lost)]
+    causes = [CauseCycles(1, cause, unit.name) for cause in StallCause if cause is not StallCause.MEMORY for unit in chip.units]
+    causes += [CauseCycles(1, StallCause.MEMORY, space.name) for space in chip.spaces]
+    changes = [change for cause_cycles in causes for change in list_changes(chip, cause_cycles)]
     assert len({*changes}) >= 12  # a value may be a list, and trials of one change are one
     for change in changes:
         changed = change_chip(chip, change)

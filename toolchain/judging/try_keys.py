@@ -13,7 +13,7 @@ from toolchain.compiler import time_region
 from toolchain.errors import format_count
 from toolchain.isa import Machine
 from toolchain.options import BuildOptions
-from toolchain.report.key_changes import KeyChange, LostCycles, change_chip, list_changes, rank_causes
+from toolchain.report.key_changes import CauseCycles, KeyChange, change_chip, list_changes, rank_causes
 from toolchain.report.layer_breakdown import layer_cycles
 from toolchain.schedule.options import LEVELS
 
@@ -71,21 +71,31 @@ class KeyTrials:
         bound = layer["bounds"]["cycles"] if layer["bounds"] else 0
         return 0 < _SLOW * bound < layer["cycles"] and layer["cycles"] >= _LAYER_SHARE * self._figures["cycles"]
 
-    def _rank(self, figures: Mapping[str, Any]) -> list[LostCycles]:
+    def _rank(self, figures: Mapping[str, Any]) -> list[CauseCycles]:
         """Return the causes of cycles, of the network or of a layer, that are worth a trial."""
-        return [lost for lost in rank_causes(figures["attribution"] or {}) if lost.cycles >= _SHARE * figures["cycles"]]
+        return [
+            cause_cycles
+            for cause_cycles in rank_causes(figures["attribution"] or {})
+            if cause_cycles.cycles >= _SHARE * figures["cycles"]
+        ]
 
-    def _rank_waste(self, layer: Mapping[str, Any]) -> list[LostCycles]:
+    def _rank_waste(self, layer: Mapping[str, Any]) -> list[CauseCycles]:
         """Return the causes of a layer's cycles without its products, which are part of its bound."""
         arrays = {unit.name for unit in self._container.machine.chip.of_kind("mac_array")}
-        return [lost for lost in self._rank(layer) if lost.cause is not StallCause.USEFUL or lost.of not in arrays]
+        return [
+            cause_cycles
+            for cause_cycles in self._rank(layer)
+            if cause_cycles.cause is not StallCause.USEFUL or cause_cycles.of not in arrays
+        ]
 
     def _find_option(self, layer: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return what keeps bytes on the chip where a layer waits for more of them than must come, and how many these are."""
         moved = sum(layer["traffic"].get("dram", {}).get(kind, 0) for kind in ("read_bytes", "write_bytes"))
         least, chip = layer["bounds"]["dram_bytes"], self._container.machine.chip
         channels = {unit.name for unit in chip.of_kind("dma")}
-        if moved <= _AGAIN * least or not any(lost.of in {"dram", *channels} for lost in self._rank_waste(layer)[:1]):
+        if moved <= _AGAIN * least or not any(
+            cause_cycles.of in {"dram", *channels} for cause_cycles in self._rank_waste(layer)[:1]
+        ):
             return None
         budget = self._options.goal.sram_bytes
         if not LEVELS[self._options.level].residency and self._count_tensor_bytes(layer["name"]) <= (budget or chip.sram.size):
@@ -124,8 +134,8 @@ class KeyTrials:
         more = f", and {len(layers) - _NAMED} more" if len(layers) > _NAMED else ""
         return f"{format_count(len(layers), 'layer')} far above what the units need; {option} helps: {', '.join(shown)}{more}"
 
-    def _try_causes(self, causes: Sequence[LostCycles]) -> list[KeyTrial]:
-        changes_by_cause = [list_changes(self._container.machine.chip, lost) for lost in causes]
+    def _try_causes(self, causes: Sequence[CauseCycles]) -> list[KeyTrial]:
+        changes_by_cause = [list_changes(self._container.machine.chip, cause_cycles) for cause_cycles in causes]
         tried = [changes for changes in changes_by_cause if changes][:_CAUSES]
         trials = [self._time(change) for change in dict.fromkeys(change for changes in tried for change in changes)]
         return [trial for trial in trials if trial is not None]

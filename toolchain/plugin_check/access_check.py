@@ -19,7 +19,7 @@ PROBES = (0x7F, 0x80, 0x00, 0x55)  # the largest and the least code among them
 
 
 def state_of(chip: Chip, memories: Memories) -> MachineState:
-    """Return a machine whose memories hold these bytes."""
+    """Return the state of a machine whose memories hold copies of these bytes. `memories` has every memory of the chip."""
     state = MachineState(chip, memories[Space.DRAM].copy())
     state.memory = (state.memory[Space.DRAM], *(memory.copy() for space, memory in sorted(memories.items()) if space > 0))
     return state
@@ -28,18 +28,22 @@ def state_of(chip: Chip, memories: Memories) -> MachineState:
 def executor_fault(
     op: MachineOp, op_accesses: Sequence[Access], chip: Chip, state: MachineState, rng: np.random.Generator
 ) -> str | None:
-    """Run the operation on `state`, and on a copy with other bytes wherever it claims no read. Return what it does beyond its
-    claims, or None."""
+    """Return what the operation does beyond the accesses that it claims, as the end of a sentence; None where it does nothing.
+
+    It runs on `state`, and on a copy in which every byte that it does not claim to read is different. It is a fault to write
+    unclaimed bytes, and one where the claimed writes or the accumulators of the two runs differ.
+    `state` is changed. Errors of the simulator propagate.
+    """
     before = {Space(code): memory.copy() for code, memory in enumerate(state.memory)}
     other = state_of(chip, before)
     other.accumulators = dict(state.accumulators)
     for space in before:
-        foreign = ~mask(op_accesses, space, before[space].size, False)
+        foreign = ~mark_claimed_bytes(op_accesses, space, before[space].size, False)
         other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
     execute(op, Context(chip, state))
     execute(op, Context(chip, other))
     for space in before:
-        target = mask(op_accesses, space, before[space].size, True)
+        target = mark_claimed_bytes(op_accesses, space, before[space].size, True)
         if (state.memory[space] != before[space])[~target].any():
             return "writes bytes that it does not claim"
         if (state.memory[space] != other.memory[space])[target].any():
@@ -49,8 +53,8 @@ def executor_fault(
     return None
 
 
-def mask(op_accesses: Sequence[Access], space: Space, size_bytes: int, write: bool) -> NDArray[np.bool_]:
-    """Return which bytes of a memory the accesses claim to read, or to write."""
+def mark_claimed_bytes(op_accesses: Sequence[Access], space: Space, size_bytes: int, write: bool) -> NDArray[np.bool_]:
+    """Return bool[size_bytes], True where the accesses claim to read this memory or, with `write`, to write it."""
     touched = np.zeros(size_bytes, np.bool_)
     for access in op_accesses:
         if access.space == space and access.write == write:
@@ -59,8 +63,12 @@ def mask(op_accesses: Sequence[Access], space: Space, size_bytes: int, write: bo
 
 
 def spare_share(op: MachineOp, access: Access, chip: Chip, memories: Memories, rng: np.random.Generator) -> float:
-    """Return the share of the bytes of a claimed read, as far as some are tried, that change nothing of what is written."""
-    claimed = np.flatnonzero(mask([access], Space(access.space), memories[Space(access.space)].size, False))
+    """Return the share (0 to 1) of the bytes of a claimed read that change no other byte of memory.
+
+    Up to PROBED_BYTES bytes of the read are drawn. Each takes every value of PROBES, one run of the operation for each.
+    A read of no bytes has a share of 0.
+    """
+    claimed = np.flatnonzero(mark_claimed_bytes([access], Space(access.space), memories[Space(access.space)].size, False))
     tried = rng.choice(claimed, min(PROBED_BYTES, claimed.size), replace=False)
 
     def run(changed: Memories) -> tuple[NDArray[np.uint8], ...]:

@@ -1,4 +1,4 @@
-"""Why a layer loses what it loses, and what can be done: each finding has a cause that was measured and a remedy that exists."""
+"""Find the cause of each layer's quantization error, and the advice that reduces it."""
 
 from __future__ import annotations
 
@@ -25,25 +25,30 @@ from toolchain.report.layer_errors import LayerErrorSums, LayerMeasurements, has
 from toolchain.report.layer_types import types_of
 
 CEILING_DB = 90.0  # what is better, or exact, counts as this
-FINE_STEPS = 2.0**16  # by how much the noise of an 8-bit tensor falls at 16 bits
+NOISE_RATIO_8_TO_16 = 2.0**16  # energy of the rounding noise at 8 bits over that at 16: steps are 2**8 times as large
 MASK = -1000.0  # an additive mask says it with numbers below
-_CREST = 64.0  # span over median magnitude: beyond, half the values have 4 codes (a normal distribution has about 12)
+_SPAN_OVER_MEDIAN = (
+    64.0  # of the codes, over the median magnitude: beyond, half the values have 4 codes (a normal distribution has about 12)
+)
 _CLIPPED = 0.001  # of a tensor's values
 _WIDE = 4.0  # span of the codes over that of the values
 
 
 @dataclass(frozen=True)
 class _Shares:
-    """Noise over signal, by where it comes from; rest: the inputs' rounding and the arithmetic."""
+    """Shares of a block's noise, each divided by the signal's energy: all of it, clipped values, rounded values, weights.
 
-    alone: float
+    `weights` is None for a block without weights. `rest` is due to rounded inputs and arithmetic.
+    """
+
+    total: float
     clipped: float
     rounded: float
     weights: float | None
 
     @property
     def rest(self) -> float:
-        return max(self.alone - self.clipped - self.rounded - (self.weights or 0.0), 0.0)
+        return max(self.total - self.clipped - self.rounded - (self.weights or 0.0), 0.0)
 
     @property
     def largest(self) -> str:
@@ -60,14 +65,18 @@ def _shares(sums: LayerErrorSums, weights: float | None) -> _Shares:
 
 
 def measure_without_cause(measurements: LayerMeasurements, block: ComparisonBlock) -> LayerError:
-    """The figures that cost nothing more; its cause is not known yet."""
+    """Return the figures that the measurements already hold. The cause stays None."""
     return _row(measurements, block, measurements.sums[block.tensor], None)
 
 
 def diagnose(measurements: LayerMeasurements, block: ComparisonBlock, quantized: AdviceContext) -> LayerError:
+    """Return the block's figures with the cause of its loss, a sentence that says why, and advice.
+
+    `quantized`: the machine, the file and the options that the advice is for.
+    """
     weights = weight_noise(measurements, block)
     row = _row(measurements, block, measurements.sums[block.tensor], weights)
-    cause, why = _cause(measurements, block, weights, quantized)
+    cause, why = _find_cause(measurements, block, weights, quantized)
     return _with_cause(row, cause, why, suggest_advice(row, cause, measurements, quantized))
 
 
@@ -87,11 +96,11 @@ def _row(measurements: LayerMeasurements, block: ComparisonBlock, sums: LayerErr
         tensor=network.shown[block.tensor].model,
         name=network.model.name(network.shown[block.tensor].model),
         types=types_of(block.feeds, (block.tensor,), block.nodes, network.integer),
-        alone_db=decibels(1.0, shares.alone) if signal else decibels(0.0, sums.alone),
+        alone_db=decibels(1.0, shares.total) if signal else decibels(0.0, sums.alone),
         own_db=decibels(signal, sums.rounding_error.noise),
         accumulated_db=None if sums.accumulated is None else decibels(signal, sums.accumulated),
         weights_db=None if weights is None else decibels(1.0, weights),
-        activations_db=decibels(1.0, max(shares.alone - (weights or 0.0), shares.clipped + shares.rounded)),
+        activations_db=decibels(1.0, max(shares.total - (weights or 0.0), shares.clipped + shares.rounded)),
         at_int16_db=_at_int16(measurements, block, shares),
         clipped_share=sums.rounding_error.clipped / sums.rounding_error.count if sums.rounding_error.count else 0.0,
         effect_db=None,
@@ -104,26 +113,33 @@ def _row(measurements: LayerMeasurements, block: ComparisonBlock, sums: LayerErr
 
 
 def _at_int16(measurements: LayerMeasurements, block: ComparisonBlock, shares: _Shares) -> float:
-    """dB of the block with 16 bits in the place of 8 and a range that holds its values. What is below half a step of 16 bits
-    is lost there too."""
-    steps = FINE_STEPS if not is_fine(measurements, block) else 1.0
-    return 0.0 if is_silent(measurements, block) else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
+    """Return the SQNR in dB that the block would have with 16-bit codes and a range without clipping.
+
+    It is 0 where the rms of the values is below half a step of these codes.
+    """
+    ratio = NOISE_RATIO_8_TO_16 if not has_wide_codes(measurements, block) else 1.0
+    return 0.0 if is_silent(measurements, block) else decibels(1.0, max(shares.total - shares.clipped, 0.0) / ratio)
 
 
-def is_fine(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Return whether the codes of the block's tensor have more than 8 bits already."""
+def has_wide_codes(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
+    """Return whether the codes of the block's tensor have more than 8 bits."""
     return CodeType(measurements.network.integer.types[block.tensor].dtype).bits > 8
 
 
 def is_silent(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Return whether the values of the block's tensor are below half a step of 16 bits."""
-    steps = 1.0 if is_fine(measurements, block) else math.sqrt(FINE_STEPS)
+    """Return whether the rms of the values of the block's tensor is below half a step of its codes at 16 bits."""
+    steps = 1.0 if has_wide_codes(measurements, block) else math.sqrt(NOISE_RATIO_8_TO_16)
     return measurements.sums[block.tensor].rounding_error.rms < measurements.network.quant(block.tensor).scale / steps / 2
 
 
-def _cause(
+def _find_cause(
     measurements: LayerMeasurements, block: ComparisonBlock, weights: float | None, quantized: AdviceContext
 ) -> tuple[Cause, str]:
+    """Return the cause of the block's loss and its reason.
+
+    Of a block that loses something the largest share decides: clipped or rounded values, weights, or the rest.
+    `weights`: noise of the rounded weights over the signal; None without weights.
+    """
     sums = measurements.sums[block.tensor]
     if sums.alone == 0:
         return "nothing lost", "its codes hold what float has"
@@ -133,14 +149,14 @@ def _cause(
     quant = measurements.network.quant(block.tensor)
     if shares.largest in ("clipped", "rounded"):
         numerics = quantized.chip.numerics.of(CodeType(measurements.network.integer.types[block.tensor].dtype))
-        return _of_scale(sums, quant, shares.largest == "clipped", numerics)
+        return _find_scale_cause(sums, quant, shares.largest == "clipped", numerics)
     if shares.largest == "weights":
         numerics = quantized.chip.numerics
         scales = "a scale a channel" if numerics.weights_per_channel else "one scale for all channels"
         # No share of the error: rounded inputs may cancel a part of it, and it is of the loudest sample alone.
         alone = f"{decibels(1.0, weights or 0.0):.1f} dB by themselves, on one sample"
         return "weight rounding", f"weights rounded to {weight_type_of(block, quantized.chip)} with {scales} leave {alone}"
-    return _of_arithmetic(measurements, block)
+    return _find_arithmetic_cause(measurements, block)
 
 
 def keeps_all(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
@@ -153,9 +169,11 @@ def keeps_all(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
     return sums.alone == 0 or (min(levels) > CEILING_DB and sums.alone <= sums.rounding_error.count * step**2 / 12)
 
 
-def _of_scale(sums: LayerErrorSums, quant: Quant, clipped: bool, numerics: Numerics) -> tuple[Cause, str]:
-    """Return the cause of a loss that the scale explains.
+def _find_scale_cause(sums: LayerErrorSums, quant: Quant, clipped: bool, numerics: Numerics) -> tuple[Cause, str]:
+    """Return the cause of a loss that the scale of the block's tensor explains, and its reason.
 
+    The tests, in order: values are clipped, the range is wider than the values, few values set the range. Else steps are coarse.
+    `clipped`: whether clipped values lose more than rounded ones.
     `numerics`: numerics of the tensor's type.
     """
     rounding_error, code_range = sums.rounding_error, quant_range(quant, numerics)
@@ -172,9 +190,9 @@ def _of_scale(sums: LayerErrorSums, quant: Quant, clipped: bool, numerics: Numer
     reach = max(rounding_error.high, 0.0) - min(rounding_error.low, 0.0)
     if code_range.span > _WIDE * reach:
         return "range wider than its values", f"its codes cover {codes}, its values lie in {value_range}"
-    if code_range.span > _CREST * rounding_error.usual:
+    if code_range.span > _SPAN_OVER_MEDIAN * rounding_error.usual:
         masks = (
-            rounding_error.low <= MASK and rounding_error.high < -rounding_error.low / _CREST
+            rounding_error.low <= MASK and rounding_error.high < -rounding_error.low / _SPAN_OVER_MEDIAN
         )  # one of the ends alone is far off
         mask = "; values of a mask are among them" if masks else ""
         return (
@@ -184,7 +202,12 @@ def _of_scale(sums: LayerErrorSums, quant: Quant, clipped: bool, numerics: Numer
     return "coarse output scale", f"a step of its codes is {quant.scale:.3g}, the rms of its values {rounding_error.rms:.3g}"
 
 
-def _of_arithmetic(measurements: LayerMeasurements, block: ComparisonBlock) -> tuple[Cause, str]:
+def _find_arithmetic_cause(measurements: LayerMeasurements, block: ComparisonBlock) -> tuple[Cause, str]:
+    """Return the cause of a loss that neither the scale nor the weights explain, and its reason.
+
+    The tests, in order: the accumulators wrap, an input is about as noisy as the result, operands or products cancel, a lookup
+    table is steep. Else the inputs' rounding is the cause.
+    """
     if has_wrapped(measurements, block):
         return "accumulator overflow", "wider accumulators give other codes"
     sums, level = measurements.sums[block.tensor], min(_feed_levels(measurements, block).values(), default=CEILING_DB)
@@ -202,7 +225,7 @@ def _of_arithmetic(measurements: LayerMeasurements, block: ComparisonBlock) -> t
 
 
 def _feed_levels(measurements: LayerMeasurements, block: ComparisonBlock) -> dict[str, float]:
-    """dB of each feed's own rounding."""
+    """Return the SQNR in dB of each feed of the block after its own rounding; feeds without measurements are left out."""
     return {
         f: decibels(measurements.sums[f].rounding_error.signal, measurements.sums[f].rounding_error.noise)
         for f in block.feeds
@@ -211,7 +234,10 @@ def _feed_levels(measurements: LayerMeasurements, block: ComparisonBlock) -> dic
 
 
 def find_blamed_input(measurements: LayerMeasurements, block: ComparisonBlock, row: LayerError) -> str | None:
-    """The feed whose own rounding is all that this block loses; None where the block itself loses it."""
+    """Return the feed to blame: its rounding explains the loss, or its range is odd. Return None where the block itself loses it.
+
+    `row`: the figures of the block, with its cause.
+    """
     feeds = _feed_levels(measurements, block)
     worst = min(feeds, key=lambda f: feeds[f], default=None)
     if worst is None or not (block.moves or row.cause in ("cancelling operands", "steep function", "input rounding")):
@@ -224,7 +250,7 @@ def find_blamed_input(measurements: LayerMeasurements, block: ComparisonBlock, r
 
 
 def find_range_source(measurements: LayerMeasurements, block: ComparisonBlock) -> str | None:
-    """The tensor of a Concat whose range, which is wider than all that it joins, is the block's too."""
+    """Return the output of a Concat that shares the block's scale and has too wide a range; None where there is none."""
     integer, name = measurements.network.integer, block.tensor
     joined = (n.outputs[0] for n in integer.nodes if isinstance(n.op, IntegerConcat) and name in n.inputs)
     equal_scaled = (
@@ -234,7 +260,10 @@ def find_range_source(measurements: LayerMeasurements, block: ComparisonBlock) -
 
 
 def _at_ends(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Return whether most of a function's loss occurs where it reads the first or the last code, as clipped values do."""
+    """Return whether at least half of the block's error is where it reads the first or the last code, as of clipped values.
+
+    Return True too where nothing can be compared: the block's codes or its input's are not recorded, or differ in shape.
+    """
     record = measurements.records[0]
     right, block_codes = record.codes[block.tensor], measurements.outputs(block, record).get(block.tensor)
     read = next((record.codes[f] for f in block.feeds if f in record.codes), None)
@@ -246,17 +275,20 @@ def _at_ends(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
 
 
 def _few_set_it(measurements: LayerMeasurements, name: str) -> bool:
-    return _span(measurements, name) > _CREST * measurements.sums[name].rounding_error.usual > 0 and not _is_wide(
+    """Return whether few large values set the range of the tensor."""
+    return _span(measurements, name) > _SPAN_OVER_MEDIAN * measurements.sums[name].rounding_error.usual > 0 and not _is_wide(
         measurements, name
     )
 
 
 def _is_wide(measurements: LayerMeasurements, name: str) -> bool:
+    """Return whether the codes of the tensor span more than _WIDE times what its values do, zero included."""
     rounding_error = measurements.sums[name].rounding_error
     return _span(measurements, name) > _WIDE * (max(rounding_error.high, 0.0) - min(rounding_error.low, 0.0))
 
 
 def _is_clipped(measurements: LayerMeasurements, name: str) -> bool:
+    """Return whether clipping makes most of the tensor's rounding noise, on more than _CLIPPED of its values."""
     rounding_error = measurements.sums[name].rounding_error
     return rounding_error.clipped > _CLIPPED * rounding_error.count and rounding_error.clipped_noise > rounding_error.noise / 2
 

@@ -24,7 +24,7 @@ from toolchain.report.diagnosis import (
     diagnose,
     find_blamed_input,
     find_range_source,
-    is_fine,
+    has_wide_codes,
     is_silent,
     keeps_all,
     measure_without_cause,
@@ -151,7 +151,7 @@ def worst_layers(
     chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: effort.looked_at])
     measurements = measure_layers(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
     rows = sorted((measure_without_cause(measurements, b) for b in network.blocks), key=_alone)
-    fine = {r.tensor: is_silent(measurements, r.block) for r in rows if is_fine(measurements, r.block)}
+    fine = {r.tensor: is_silent(measurements, r.block) for r in rows if has_wide_codes(measurements, r.block)}
     mendable = [r for r in rows if r.tensor in fine or r.at_int16_db >= POOR_SQNR_DB]
     lost = {r.tensor for r in mendable if r.alone_db < POOR_SQNR_DB}
     if poor:

@@ -1,4 +1,4 @@
-"""Change one key of a machine at a time: the keys that each cause of lost cycles depends on, with another value for each."""
+"""Change one key of a machine at a time: the keys that each cause of cycles depends on, with another value for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolchain.hw import Chip
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.unit_map import Unit
 
-_Change = Callable[[Any], Any]  # of a key's value; None where it cannot be changed so
+_Change = Callable[[Any], Any]  # a key's value -> another one; None where there is none
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ class KeyChange:
 
 
 @dataclass(frozen=True, order=True)
-class LostCycles:
-    """The cycles of a network or a layer that one cause took. `of`: the unit whose cause it is, or the memory."""
+class CauseCycles:
+    """The cycles of a network or a layer that one cause took, the useful cycles among the causes.
+
+    `of`: the name of the unit whose cause it is, or of the memory.
+    """
 
     cycles: int
     cause: StallCause
@@ -74,11 +77,11 @@ _KEYS: Mapping[tuple[str, StallCause], Sequence[tuple[str, _Change]]] = {
 _MEMORY_KEYS = (("read_bytes_per_cycle", _twice), ("latency_cycles", _half))
 
 
-def rank_causes(attribution: Mapping[str, Mapping[str, Any]]) -> list[LostCycles]:
-    """Return what took the cycles of the unit that computed longest, the largest first; useful work is among it.
+def rank_causes(attribution: Mapping[str, Mapping[str, Any]]) -> list[CauseCycles]:
+    """Return the causes of the cycles of the unit that computed longest, the largest first. Useful work is a cause too.
 
-    Cycles in which it waited for another unit are shared out among what that unit did. So are those in which it had nothing to
-    do, among what the busiest other unit did.
+    Cycles spent waiting for another unit are divided among that unit's computing causes. Idle cycles are divided among all
+    causes of the busiest other unit. The list is empty where no unit computed.
     `attribution`: by unit, its cycles by cause.
     """
     computed = {unit: sum(stalls.get(cause, 0) for cause in COMPUTING) for unit, stalls in attribution.items()}
@@ -94,11 +97,11 @@ def rank_causes(attribution: Mapping[str, Mapping[str, Any]]) -> list[LostCycles
     for unit, waited in stalls.get(StallCause.SIGNAL, {}).items():
         _share_out(waited, {key: cycles for key, cycles in work_by_unit[unit].items() if key[0] in COMPUTING}, sums)
     _share_out(stalls.get(StallCause.NOTHING, 0), work_by_unit[busiest], sums)
-    return sorted((LostCycles(cycles, cause, of) for (cause, of), cycles in sums.items() if cycles), reverse=True)
+    return sorted((CauseCycles(cycles, cause, of) for (cause, of), cycles in sums.items() if cycles), reverse=True)
 
 
 def _share_out(waited: int, cycles_by_cause: Mapping[tuple[StallCause, str], int], sums: Counter[tuple[StallCause, str]]) -> None:
-    """Add the cycles of waiting to `sums`, in proportion to the work that was done meanwhile."""
+    """Add `waited` cycles to `sums`, divided among the causes in proportion to their cycles."""
     for cause, cycles in cycles_by_cause.items():
         sums[cause] += round(waited * cycles / max(1, sum(cycles_by_cause.values())))
 
@@ -115,15 +118,20 @@ def _list_work(unit: str, stalls: Mapping[str, Any]) -> dict[tuple[StallCause, s
     return cycles_by_cause
 
 
-def list_changes(chip: Chip, lost: LostCycles) -> list[KeyChange]:
-    """Return changes of keys that this cause depends on; none where no such key is known."""
-    if lost.cause is StallCause.MEMORY:
-        space = next(space for space in chip.spaces if space.name == lost.of)
+def list_changes(chip: Chip, cause_cycles: CauseCycles) -> list[KeyChange]:
+    """Return changes of the keys that this cause depends on; the list may be empty.
+
+    Causes of memory, dispatch and queue have the same keys on every unit. Keys that the file leaves out have their defaults.
+    """
+    if cause_cycles.cause is StallCause.MEMORY:
+        space = next(space for space in chip.spaces if space.name == cause_cycles.of)
         return _make_changes(chip, ("memories", space.key), _MEMORY_KEYS)
-    if lost.cause is StallCause.DISPATCH:
+    if cause_cycles.cause is StallCause.DISPATCH:
         return _make_changes(chip, ("isa",), (("word_cycles", _half),))
-    unit = next(unit for unit in chip.units if unit.name == lost.of)
-    keys = (("queue_depth", _twice),) if lost.cause is StallCause.QUEUE else _KEYS.get((unit.kind, lost.cause), ())
+    unit = next(unit for unit in chip.units if unit.name == cause_cycles.of)
+    keys = (
+        (("queue_depth", _twice),) if cause_cycles.cause is StallCause.QUEUE else _KEYS.get((unit.kind, cause_cycles.cause), ())
+    )
     return _make_changes(chip, ("engines", unit.engine), keys, unit)
 
 
@@ -145,7 +153,7 @@ def _make_changes(
 
 
 def _find_implied_value(unit: Unit, key: str) -> int | None:
-    """Return what a key of an array is where the file does not give it."""
+    """Return the value that a key of an array has where the file leaves it out; None for a key without such a value."""
     inputs, weights = unit.array.edge_bytes
     implied = {
         "timing.input_edge_bytes": inputs,
@@ -156,7 +164,10 @@ def _find_implied_value(unit: Unit, key: str) -> int | None:
 
 
 def change_chip(chip: Chip, change: KeyChange) -> Chip | None:
-    """Return the chip with the key's other value; None where rules of the machine's file do not allow it."""
+    """Return the chip with the key set to its new value. Return None where the new chip breaks a rule between sections.
+
+    A value outside the schema raises pydantic's ValidationError.
+    """
     values = chip.model_dump(mode="json")
     section = values
     for name in change.path[:-1]:
