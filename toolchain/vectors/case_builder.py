@@ -73,7 +73,7 @@ class CaseBuilder:
     # places
 
     def place(self, space: int, size_bytes: int, step: int = 1) -> int:
-        """Room for so many bytes on a multiple of `step`. Raises NotHere where the memory is full."""
+        """Reserve so many bytes and return their address, a multiple of `step`. Raise NotApplicable where the memory is full."""
         used, size = self._next[space], self.memory[space].size
         address = (size - used - size_bytes) // step * step if self.at_end else -(-used // step) * step
         self._next[space] = size - address if self.at_end else address + size_bytes
@@ -87,13 +87,13 @@ class CaseBuilder:
         self.byte_mask[space][address : address + byte_codes.size] = True
 
     def block(self, space: int, data: bytes, step: int = 1) -> int:
-        """The address of these bytes."""
+        """Put these bytes into the memory on a multiple of `step` and return their address."""
         address = self.place(space, len(data), step)
         self.put(space, address, data)
         return address
 
     def room(self, space: int, size_bytes: int) -> int:
-        """The address of bytes that are to be written, and hold something else; so do some before and behind them."""
+        """Return the address of bytes for a result. They hold random bytes, and so do some before and behind them."""
         before = 0 if self.at_end or self._next[space] == 0 else MARGIN_BYTES
         margin_after = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
         total_bytes = before + size_bytes + margin_after
@@ -107,14 +107,17 @@ class CaseBuilder:
         return self.chip.code_types[number]
 
     def codes(self, shape: Sequence[int], number: int = 0) -> Array:
-        """Random codes of a type of activations; every third one is its least or largest."""
+        """Return random codes of the activation type of this number; every third one is the least or largest code."""
         codes = self.type(number)
         values = self.rng.integers(codes.low, codes.high, shape, np.int64, endpoint=True)
         ends = self.rng.integers(0, 6, shape)
         return np.select([ends == 0, ends == 1], [codes.low, codes.high], values).astype(codes.dtype)
 
     def feature_map(self, unit: Unit, role: str, values: Array, gap: int = 1) -> FeatureMapSite:
-        """codes [h, w, c] where the unit has operands of this role; gap: elements between columns, and between rows."""
+        """Put the codes [h, w, c] where the unit has operands of this role, and return their place.
+
+        `gap`: elements between columns, and between rows.
+        """
         size = values.dtype.itemsize
         strides, offsets = self._laid(values.shape, size, gap)
         filled = self.rng.integers(0, 2, offsets.shape).astype(values.dtype)
@@ -127,7 +130,7 @@ class CaseBuilder:
         return FeatureMapSite(address, *strides)
 
     def output(self, unit: Unit, shape: tuple[int, int, int], number: int = 0, gap: int = 1) -> FeatureMapSite:
-        """Room for codes [h, w, c] of a type, with gaps that stay as they are."""
+        """Reserve room for an output [h, w, c] of codes of a type and return its place. Its gaps must stay as they are."""
         size = int(code_bytes(number, self.chip))
         strides, offsets = self._laid(shape, size, gap)
         return FeatureMapSite(self.room(unit.roles["output"], int(offsets.max(initial=0)) + size), *strides)
@@ -153,7 +156,7 @@ class CaseBuilder:
         return units[number]
 
     def add(self, operation: type[MachineOp], /, **fields: Any) -> Any:
-        """An operation, at the end of the case; what is not given is the least that programs have, clamps and scales open."""
+        """Add an operation to the end of the case and return it. Fields that are not given get their `usual` values."""
         names = operation.parameters()
         new_op = operation(**{name: fields.pop(name) if name in fields else self.usual(operation, name) for name in names})
         assert not fields, f"{operation.NAME} has no {', '.join(fields)}"
@@ -161,14 +164,17 @@ class CaseBuilder:
         return new_op
 
     def stretch_last_operation(self) -> None:
-        """The last operation with the largest strides: of sizes of 1, so that no byte lies elsewhere. Those between channels are
-        0 or the size of an element."""
+        """Give the last operation the largest strides. All its sizes must be 1, so that no byte moves.
+
+        Strides between channels stay as they are, and so do strides of 0.
+        """
         op: Any = self.ops.pop()
         operation = cast("type[MachineOp]", type(op))
         names = [n for n in op.parameters() if n.endswith("stride") and not n.endswith("channel_stride")]
         self.ops.append(replace(op, **{n: operation.need(n, self.chip).high for n in names if getattr(op, n)}))
 
     def usual(self, operation: type[MachineOp], name: str) -> Any:
+        """Return the usual value of a field: mostly the least that programs give it. Clamps are open, scales are 1."""
         description, need = operation.get_descriptions()[name], operation.need(name, self.chip)
         kinds = description.kinds or int
         if description.choice or need.low == need.high:
@@ -182,14 +188,14 @@ class CaseBuilder:
         return kinds(need.low)
 
     def zero(self, operation: type[MachineOp], name: str, number: int = 0) -> int:
-        """A zero point that is not in the middle, where the machine has others than 0."""
+        """Return a random zero point of the type of this number; 0 where the machine or the type has no other."""
         need, codes = operation.need(name, self.chip), self.type(number)
         if need.low == need.high or codes.is_wide:
             return 0
         return int(self.rng.integers(codes.low, codes.high, endpoint=True))
 
     def scale(self, shift: int, mantissa: float = 1.0) -> tuple[int, int]:
-        """(multiplier, shift) of mantissa / 2**shift. Raises NotHere where the machine has no such scale."""
+        """Return (multiplier, shift) of the scale mantissa / 2**shift. Raise NotApplicable where the machine has none such."""
         try:
             fixed_scale = choose_scale(mantissa * 2.0**-shift, self.chip.numerics.scale)
         except FixedPointError as fault:

@@ -46,13 +46,13 @@ def _elementwise(
     shape: Triple = (3, 4, 5),
     broadcast: tuple[bool, bool, bool] = (False, False, False),
     types: Triple = (0, 0, 0),
-    **more: Any,
+    **extra_fields: Any,
 ) -> None:
     """Add an elementwise operation.
 
     `broadcast`: dimensions along which b has one element.
     """
-    unit = bench.unit(Elementwise, more.get("unit", 0))
+    unit = bench.unit(Elementwise, extra_fields.get("unit", 0))
     a = bench.codes(shape, types[0]) if a is None else a
     b = bench.codes([1 if one else n for one, n in zip(broadcast, shape)], types[1]) if b is None else b
     f: dict[str, Any] = {"kind": kind, "height": shape[0], "width": shape[1], "channels": shape[2]}
@@ -66,7 +66,7 @@ def _elementwise(
     for name, number in zip(("a", "b", "output"), types):
         f |= {f"{name}_type": number, f"{name}_zero_point": bench.zero(Elementwise, f"{name}_zero_point", number)}
     f |= {"clamp_low": bench.type(types[2]).low, "clamp_high": bench.type(types[2]).high}
-    bench.add(Elementwise, **(f | more))
+    bench.add(Elementwise, **(f | extra_fields))
 
 
 def plain(bench: CaseBuilder, kind: ElementwiseKind) -> None:
@@ -76,6 +76,7 @@ def plain(bench: CaseBuilder, kind: ElementwiseKind) -> None:
 
 def at_end(bench: CaseBuilder, kind: ElementwiseKind) -> None:
     """Operands on the last bytes of their memories."""
+    # CaseBuilder places them there by the name of the case
     _elementwise(bench, kind)
 
 
@@ -95,7 +96,7 @@ def broadcast(bench: CaseBuilder, kind: ElementwiseKind, along: tuple[bool, bool
 
 
 def largest_strides(bench: CaseBuilder, kind: ElementwiseKind) -> None:
-    """The largest strides, of sizes of 1."""
+    """The largest memory strides. Every size is 1, so no byte moves."""
     single(bench, kind)
     bench.stretch_last_operation()
 
@@ -106,7 +107,7 @@ def long(bench: CaseBuilder, kind: ElementwiseKind) -> None:
         _elementwise(bench, kind, shape=shape)
 
 
-def clamped(bench: CaseBuilder, kind: ElementwiseKind, name: str) -> None:
+def with_clamp(bench: CaseBuilder, kind: ElementwiseKind, name: str) -> None:
     """A clamp of a small range, and of one code."""
     low, high = clamps(bench, name)
     _elementwise(bench, kind, clamp_low=low, clamp_high=high)
@@ -152,7 +153,7 @@ def rounding(bench: CaseBuilder, kind: ElementwiseKind, shift: int) -> None:
     _elementwise(bench, kind, a, b, (1, 1, len(some)), **zeros, **f, left_shift=0)
 
 
-def typed(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> None:
+def with_types(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> None:
     """Operands and output of other types, by their numbers."""
     _elementwise(bench, kind, types=types)
 
@@ -168,7 +169,7 @@ def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
         for draw in (plain, in_granules, at_end, single, largest_strides, long, in_place, pairs):
             yield name + draw.__name__, partial(draw, kind=kind)
         for clamp in CLAMPS:
-            yield f"{name}clamped_{clamp}", partial(clamped, kind=kind, name=clamp)
+            yield f"{name}clamped_{clamp}", partial(with_clamp, kind=kind, name=clamp)
         for along in ((True, False, False), (False, True, False), (True, True, False), (False, False, True), (True, True, True)):
             axes = "".join(axis for axis, one in zip("hwc", along) if one)
             yield f"{name}broadcast_{axes}", partial(broadcast, kind=kind, along=along)
@@ -176,7 +177,7 @@ def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
             yield f"{name}rounding_{shift}".replace("-", "minus"), partial(rounding, kind=kind, shift=shift)
         types = range(len(chip.code_types))
         for kinds in ((a, b, o) for a in types for b in types for o in types if (a, b, o) != (0, 0, 0)):
-            yield name + "typed_{}_{}_{}".format(*kinds), partial(typed, kind=kind, types=kinds)
+            yield name + "typed_{}_{}_{}".format(*kinds), partial(with_types, kind=kind, types=kinds)
         for number in range(1, operation.need("unit", chip).high + 1):
             yield f"{name}unit_{number}", partial(on_unit, kind=kind, unit=number)
 

@@ -17,7 +17,9 @@ from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 from toolchain.vectors.draws.accumulator_draws import addend, edges, parameters, random_entries, rounding_entries, table
 
 
-def _emit(bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **more: Any) -> None:
+def _emit(
+    bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **extra_fields: Any
+) -> None:
     """Add an emit operation.
 
     `sums`: [h, w, c].
@@ -35,7 +37,7 @@ def _emit(bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any =
     if kind == EmitKind.CONVOLUTION:
         biases, scales = entries or random_entries(bench, sums.shape[2], 20 - codes.bits)
         f |= {"parameter_address": parameters(bench, Emit, "tables", biases, scales)}
-    bench.add(Emit, **(f | more))
+    bench.add(Emit, **(f | extra_fields))
 
 
 def _random(bench: CaseBuilder) -> NDArray[Any]:
@@ -49,6 +51,7 @@ def plain(bench: CaseBuilder, number: int) -> None:
 
 def at_end(bench: CaseBuilder) -> None:
     """Operands on the last bytes of their memories."""
+    # CaseBuilder places them there by the name of the case
     _emit(bench, EmitKind.CONVOLUTION, _random(bench))
 
 
@@ -72,17 +75,17 @@ def product(bench: CaseBuilder, shift: int) -> None:
 
 def behind(bench: CaseBuilder, table_too: bool, added: bool) -> None:
     """Results pass through a table, have a feature map added, or both."""
-    more: dict[str, Any] = {}
+    extra_fields: dict[str, Any] = {}
     for name, used in (("use_table", table_too), ("use_add", added)):
         if used and not Emit.need(name, bench.chip).high:
             raise NotApplicable(f"no {name}")
     if table_too:
-        more |= {"use_table": 1, "table_address": table(bench, Emit, "tables", 0)}
+        extra_fields |= {"use_table": 1, "table_address": table(bench, Emit, "tables", 0)}
     if added:
         source = bench.feature_map(bench.unit(Emit), "input", bench.codes((3, 4, 5)))
-        more |= source.get_parameters("addend")
-        more |= {"use_add": 1, **addend(bench, Emit)}
-    _emit(bench, EmitKind.CONVOLUTION, _random(bench), **more)
+        extra_fields |= source.get_parameters("addend")
+        extra_fields |= {"use_add": 1, **addend(bench, Emit)}
+    _emit(bench, EmitKind.CONVOLUTION, _random(bench), **extra_fields)
 
 
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:

@@ -30,13 +30,13 @@ def _product(
     b: Array | None = None,
     types: Triple = (0, 0, 0),
     shift: int | None = None,
-    **more: Any,
+    **extra_fields: Any,
 ) -> None:
     """Add a matrix product.
 
     `is_transposed`: b lies by columns.
     """
-    unit = bench.unit(MatrixProduct, more.get("unit", 0))
+    unit = bench.unit(MatrixProduct, extra_fields.get("unit", 0))
     a = bench.codes((rows, inner), types[0]) if a is None else a
     b = bench.codes((inner, columns), types[1]) if b is None else b
     left = bench.feature_map(unit, "input", a[:, None, :])
@@ -47,7 +47,7 @@ def _product(
     f |= {"b_row_stride": steps[0], "b_column_stride": steps[1], "rows": rows, "inner": inner, "columns": columns}
     for name, number in zip(("a", "b"), types):
         f |= {f"{name}_type": number, f"{name}_zero_point": bench.zero(MatrixProduct, f"{name}_zero_point", number)}
-    emit = more.get("emit", 1)
+    emit = extra_fields.get("emit", 1)
     if SUMS in unit.roles:
         word = bench.chip.array.accumulators.sum_bytes
         f |= {"sums_address": bench.room(unit.roles[SUMS], rows * columns * word)}
@@ -59,7 +59,7 @@ def _product(
         f |= {"output_address": target.address, "output_row_stride": target.row, "multiplier": multiplier, "shift": right_shift}
         f |= {"output_zero_point": bench.zero(MatrixProduct, "output_zero_point", types[2]), "output_type": types[2], "emit": 1}
         f |= {"clamp_low": out.low, "clamp_high": out.high}
-    bench.add(MatrixProduct, **(f | more))
+    bench.add(MatrixProduct, **(f | extra_fields))
 
 
 def plain(bench: CaseBuilder) -> None:
@@ -74,6 +74,7 @@ def turned(bench: CaseBuilder) -> None:
 
 def at_end(bench: CaseBuilder) -> None:
     """Operands on the last bytes of their memories."""
+    # CaseBuilder places them there by the name of the case
     _product(bench, is_transposed=True)
 
 
@@ -89,7 +90,7 @@ def partial_folds(bench: CaseBuilder) -> None:
 
 
 def largest_strides(bench: CaseBuilder) -> None:
-    """The largest strides, of sizes of 1."""
+    """The largest memory strides. Every size is 1, so no byte moves."""
     single(bench)
     bench.stretch_last_operation()
 
@@ -101,16 +102,16 @@ def long(bench: CaseBuilder) -> None:
         _product(bench, rows, inner, columns)
 
 
-def clamped(bench: CaseBuilder, name: str) -> None:
+def with_clamp(bench: CaseBuilder, name: str) -> None:
     """A clamp of a small range, and of one code."""
-    _way_out(bench)
+    _require_own_output(bench)
     low, high = clamps(bench, name)
     _product(bench, clamp_low=low, clamp_high=high)
 
 
 def accumulated(bench: CaseBuilder) -> None:
-    """Three operations: sums start, are added to, are added to and leave."""
-    _way_out(bench)
+    """Three operations: the first starts the sums, the second adds to them, the third adds and emits."""
+    _require_own_output(bench)
     _product(bench, emit=0)
     _product(bench, inner=3, accumulate=1, emit=0)
     _product(bench, inner=9, accumulate=1)
@@ -118,7 +119,7 @@ def accumulated(bench: CaseBuilder) -> None:
 
 def rounding(bench: CaseBuilder, shift: int) -> None:
     """Products by 1: sums are codes, on every edge of the rounding."""
-    _way_out(bench)
+    _require_own_output(bench)
     codes = bench.type(0)
     zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
     edge_values = np.array([v for v in edges(max(shift, 0), codes.high) if codes.low <= v + zero <= codes.high])
@@ -127,19 +128,19 @@ def rounding(bench: CaseBuilder, shift: int) -> None:
     _product(bench, edge_values.size, 1, 2, a=a, b=b, shift=shift, **zeros)
 
 
-def typed(bench: CaseBuilder, types: Triple) -> None:
+def with_types(bench: CaseBuilder, types: Triple) -> None:
     """Operands and output of other types, by their numbers."""
     _product(bench, types=types)
 
 
-def chosen(bench: CaseBuilder, more: dict[str, Any]) -> None:
+def with_choice(bench: CaseBuilder, extra_fields: dict[str, Any]) -> None:
     """Another dataflow, or another array: the codes are the same, the time differs."""
-    _product(bench, **more)
+    _product(bench, **extra_fields)
 
 
 def batched(bench: CaseBuilder, shared: bool) -> None:
     """Several products in one operation; of each its own operands, or one second operand for all."""
-    _way_out(bench)
+    _require_own_output(bench)
     batches = min(3, MatrixProduct.need("batches", bench.chip).high)
     if batches == 1:
         raise NotApplicable("limits.matrix_product.max_batches is 1")
@@ -154,7 +155,8 @@ def batched(bench: CaseBuilder, shared: bool) -> None:
     bench.add(MatrixProduct, **f, multiplier=multiplier, shift=shift, emit=1)
 
 
-def _way_out(bench: CaseBuilder) -> None:
+def _require_own_output(bench: CaseBuilder) -> None:
+    """Raise NotApplicable where the sums leave by another operation."""
     if SUMS in bench.unit(MatrixProduct).roles:
         raise NotApplicable("sums leave by the operation emit")
 
@@ -163,15 +165,15 @@ def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     for draw in (plain, turned, at_end, single, largest_strides, long, partial_folds, accumulated):
         yield draw.__name__, draw
     for name in CLAMPS:
-        yield f"clamped_{name}", partial(clamped, name=name)
+        yield f"clamped_{name}", partial(with_clamp, name=name)
     for shift in dict.fromkeys((0, 1, 4, *end_shifts(chip))):
         yield f"rounding_{shift}".replace("-", "minus"), partial(rounding, shift=shift)
     types = range(len(chip.code_types))
     for kinds in ((a, b, o) for a in types for b in types for o in types if (a, b, o) != (0, 0, 0)):
-        yield "typed_{}_{}_{}".format(*kinds), partial(typed, types=kinds)
+        yield "typed_{}_{}_{}".format(*kinds), partial(with_types, types=kinds)
     for name in ("unit", "dataflow"):
         for number in range(1, operation.need(name, chip).high + 1):
-            yield f"{name}_{number}", partial(chosen, more={name: number})
+            yield f"{name}_{number}", partial(with_choice, extra_fields={name: number})
     yield "batched", partial(batched, shared=False)
     yield "batched_shared", partial(batched, shared=True)
 

@@ -30,9 +30,9 @@ def _pool(
     values: Any = None,
     scale: Pair | None = None,
     types: Pair = (0, 0),
-    **more: Any,
+    **extra_fields: Any,
 ) -> None:
-    unit = bench.unit(Pool, more.get("unit", 0))
+    unit = bench.unit(Pool, extra_fields.get("unit", 0))
     values = bench.codes((*size, channels), types[0]) if values is None else values
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (*output, channels), types[1])
     f: dict[str, Any] = {"kind": kind, "channels": channels, "input_height": size[0], "input_width": size[1]}
@@ -47,7 +47,7 @@ def _pool(
         f |= {"multiplier": multiplier, "shift": shift}
         f |= {"input_zero_point": bench.zero(Pool, "input_zero_point", types[0])}
         f |= {"output_zero_point": bench.zero(Pool, "output_zero_point", types[1])}
-    bench.add(Pool, **(f | more))
+    bench.add(Pool, **(f | extra_fields))
 
 
 def plain(bench: CaseBuilder, kind: PoolKind) -> None:
@@ -57,6 +57,7 @@ def plain(bench: CaseBuilder, kind: PoolKind) -> None:
 
 def at_end(bench: CaseBuilder, kind: PoolKind) -> None:
     """Operands on the last bytes of their memories."""
+    # CaseBuilder places them there by the name of the case
     _pool(bench, kind)
 
 
@@ -71,7 +72,7 @@ def single(bench: CaseBuilder, kind: PoolKind) -> None:
 
 
 def largest_strides(bench: CaseBuilder, kind: PoolKind) -> None:
-    """The largest strides, of sizes of 1."""
+    """The largest memory strides. Every size is 1, so no byte moves."""
     single(bench, kind)
     bench.stretch_last_operation()
 
@@ -108,9 +109,9 @@ def padded(bench: CaseBuilder, kind: PoolKind) -> None:
 
 
 def passed_over(bench: CaseBuilder, kind: PoolKind) -> None:
-    """The input has rows and columns that no window reaches, as many as its size can say."""
-    more: dict[str, Any] = {name: Pool.need(name, bench.chip).high for name in ("input_height", "input_width")}
-    _pool(bench, kind, (3, 4), (2, 2), pad=(0, 0), output=(2, 3), **more)
+    """The input's height and width are the largest that their fields hold. Windows reach only the first few."""
+    extra_fields: dict[str, Any] = {name: Pool.need(name, bench.chip).high for name in ("input_height", "input_width")}
+    _pool(bench, kind, (3, 4), (2, 2), pad=(0, 0), output=(2, 3), **extra_fields)
 
 
 def whole(bench: CaseBuilder, kind: PoolKind) -> None:
@@ -120,13 +121,13 @@ def whole(bench: CaseBuilder, kind: PoolKind) -> None:
     _pool(bench, kind, size, size, pad=(0, 0), output=(1, 1), channels=5)
 
 
-def clamped(bench: CaseBuilder, kind: PoolKind, name: str) -> None:
+def with_clamp(bench: CaseBuilder, kind: PoolKind, name: str) -> None:
     """A clamp of a small range, and of one code."""
     low, high = clamps(bench, name)
     _pool(bench, kind, clamp_low=low, clamp_high=high)
 
 
-def typed(bench: CaseBuilder, kind: PoolKind, types: Pair) -> None:
+def with_types(bench: CaseBuilder, kind: PoolKind, types: Pair) -> None:
     """Input and output of other types, by their numbers."""
     _pool(bench, kind, types=types)
 
@@ -142,9 +143,9 @@ def rounding(bench: CaseBuilder, kind: PoolKind, shift: int) -> None:
     edge_values = np.array([v for v in edges(max(shift, 0), 3 * span) if abs(v) < span // 2])
     zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
     halves = np.stack([edge_values // 2, edge_values - edge_values // 2])[:, None, :] + zero
-    more: dict[str, Any] = {"input_zero_point": zero, "output_zero_point": zero}
+    extra_fields: dict[str, Any] = {"input_zero_point": zero, "output_zero_point": zero}
     _pool(bench, kind, (2, 1), (2, 1), pad=(0, 0), output=(1, 1), channels=edge_values.size, values=halves.astype(codes.dtype),
-          scale=bench.scale(shift), **more)  # fmt: skip
+          scale=bench.scale(shift), **extra_fields)  # fmt: skip
 
 
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
@@ -153,12 +154,12 @@ def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
         for draw in (plain, in_granules, at_end, single, largest_strides, tall, wide, strided, padded, passed_over, whole):
             yield name + draw.__name__, partial(draw, kind=kind)
         for clamp in CLAMPS:
-            yield f"{name}clamped_{clamp}", partial(clamped, kind=kind, name=clamp)
+            yield f"{name}clamped_{clamp}", partial(with_clamp, kind=kind, name=clamp)
         for shift in dict.fromkeys((0, 1, 3, *end_shifts(chip))) if kind == PoolKind.AVERAGE else ():
             yield f"{name}rounding_{shift}".replace("-", "minus"), partial(rounding, kind=kind, shift=shift)
         types = range(len(chip.code_types))
         for pair in ((i, o) for i in types for o in types if (i, o) != (0, 0)):
-            yield f"{name}typed_{pair[0]}_{pair[1]}", partial(typed, kind=kind, types=pair)
+            yield f"{name}typed_{pair[0]}_{pair[1]}", partial(with_types, kind=kind, types=pair)
         for number in range(1, operation.need("unit", chip).high + 1):
             yield f"{name}unit_{number}", partial(on_unit, kind=kind, unit=number)
 

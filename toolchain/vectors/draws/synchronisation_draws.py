@@ -10,7 +10,7 @@ from toolchain.hw import Chip
 from toolchain.machine import Convolution, End, Fill, Signal, Space, Wait
 from toolchain.vectors.case import Draw
 from toolchain.vectors.case_builder import CaseBuilder
-from toolchain.vectors.draws.convolution_draws import window
+from toolchain.vectors.draws.convolution_draws import add_window_operation
 from toolchain.vectors.draws.weights import Window
 
 ROUNDS = 3
@@ -30,7 +30,7 @@ def _queues(bench: CaseBuilder) -> tuple[int, int]:
 def ordered(bench: CaseBuilder, semaphore: int) -> None:
     """A fill, and a convolution that reads what it writes: a signal of the one, a wait of the other."""
     dma_queue, array = _queues(bench)
-    op = window(bench, Convolution, Window())
+    op = add_window_operation(bench, Convolution, Window())
     bench.ops.clear()
     _fill_first_pixel(bench, op, bench.type(0).high)
     bench.add(Signal, engine=dma_queue, semaphore=semaphore)
@@ -42,7 +42,7 @@ def to_and_fro(bench: CaseBuilder) -> None:
     """Three rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
     dma_queue, array = _queues(bench)
     first, second = 0, bench.chip.sync.semaphores - 1
-    window_ops = [window(bench, Convolution, Window(size=(2, 2), output=(2, 2))) for _ in range(ROUNDS)]
+    window_ops = [add_window_operation(bench, Convolution, Window(size=(2, 2), output=(2, 2))) for _ in range(ROUNDS)]
     bench.ops.clear()
     for turn, op in enumerate(window_ops):
         if turn:
@@ -58,7 +58,7 @@ def to_and_fro(bench: CaseBuilder) -> None:
 def counted(bench: CaseBuilder) -> None:
     """Draw as many signals as a semaphore can count, then as many waits."""
     dma_queue, array = _queues(bench)
-    op = window(bench, Convolution, Window())
+    op = add_window_operation(bench, Convolution, Window())
     bench.ops.clear()
     _fill_first_pixel(bench, op, bench.type(0).low)
     count = min(bench.chip.sync.max_count, 20)
@@ -76,7 +76,7 @@ def nothing(bench: CaseBuilder) -> None:
 
 def drained(bench: CaseBuilder) -> None:
     """The end stands behind operations that still run: it waits for all of them."""
-    window(bench, Convolution, Window())
+    add_window_operation(bench, Convolution, Window())
     address = bench.room(Space.SRAM, 16)
     f = {"destination_space": Space.SRAM, "inner_elements": 16 // bench.type(0).size_bytes, "value": bench.type(0).low}
     bench.add(Fill, **f, destination_address=address)

@@ -37,7 +37,7 @@ class Window:
     unit: int = 0
     accumulate: int = 0
     emit: int = 1
-    more: dict[str, Any] = field(default_factory=dict[str, Any])
+    extra_fields: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def taps(self) -> int:
