@@ -158,7 +158,9 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
 @app.command()
 def example(
     name: str = typer.Argument(metavar="NAME", help="classifier, or another example; list: prints them; all: brings all."),
-    folder: str | None = typer.Argument(None, metavar="DIR", help="Where the files go; nothing there is replaced."),
+    folder: str | None = typer.Argument(
+        None, metavar="DIR", help="Where the files go; needed except with list. Nothing there is replaced."
+    ),
 ) -> None:
     """Copies an example that comes with the toolchain into a folder."""
     with report_errors():
@@ -229,7 +231,7 @@ def vectors(
     instructions: bool = typer.Option(False, "--instructions", help="Of instructions: words, memories before and after, cycles."),
     hexadecimal: bool = typer.Option(False, "--hex", help="With --instructions: also words and memories for $readmemh."),
 ) -> None:
-    """Writes the conformance kit of a machine's numerics: for each case an .npz (inputs, parameters, expected); index.json."""
+    """Writes a machine's conformance kit: cases of its numerics, or of its instructions with --instructions; index.json."""
     with report_errors():
         if hexadecimal and not instructions:
             raise CompileError("--hex: words and memories are what --instructions writes; give both")
@@ -253,7 +255,7 @@ def vectors(
 
 
 def _contents(chip: Chip) -> Contents:
-    """Products, and the vector operations that the machine has."""
+    """Return what the kit of this machine has: products, and the vector operations that the machine has."""
     functions = {_kit_name(name) for name in chip.functions} & {*KIT_OPERATORS}
     return Contents(("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(functions)))
 

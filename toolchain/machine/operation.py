@@ -60,7 +60,7 @@ class MachineOp:
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
-        """Names, in the order of the constructor."""
+        """Return the names of the parameters, in the order of the constructor."""
         return tuple(f.name for f in fields(cls))
 
     @classmethod
@@ -72,13 +72,13 @@ class MachineOp:
     @classmethod
     @cache
     def sizes(cls) -> tuple[tuple[str, int], ...]:
-        """Parameters that have a least value, with it."""
+        """Return the parameters that have a least value, each with that value."""
         return tuple((name, p.least) for name, p in cls.get_descriptions().items() if p.least is not None)
 
     @classmethod
     @cache
     def group_by_limit(cls) -> Mapping[str, tuple[tuple[str, Limit], ...]]:
-        """Keys of the operation's section of `limits`, with the parameters that each limits."""
+        """Return the keys of the operation's section of `limits`, each with the parameters that it limits."""
         parameters_by_key: dict[str, tuple[tuple[str, Limit], ...]] = {}
         for name, description in cls.get_descriptions().items():
             if description.limit is not None:
@@ -91,29 +91,29 @@ class MachineOp:
     @classmethod
     @cache
     def pair_codes_with_types(cls) -> tuple[tuple[str, str], ...]:
-        """Parameters that are codes, each with the one that names their type."""
+        """Return the parameters that are codes, each with the parameter that names its type."""
         return tuple((name, p.typed_by) for name, p in cls.get_descriptions().items() if p.typed_by is not None)
 
     @classmethod
     @cache
     def type_numbers(cls) -> tuple[tuple[str, TypeList], ...]:
-        """Parameters that name types, each with those among which it does."""
+        """Return the parameters that name types, each with the list of types that it indexes."""
         return tuple((name, p.names_type) for name, p in cls.get_descriptions().items() if p.names_type is not None)
 
     @classmethod
     @cache
     def pair_bases_with_addresses(cls) -> tuple[tuple[str, str], ...]:
-        """Parameters that name a base register, each with the address that it is added to."""
+        """Return the parameters that name a base register, each with the address parameter that the register is added to."""
         return tuple((name, p.adds_to) for name, p in cls.get_descriptions().items() if p.adds_to is not None)
 
     @classmethod
     def need(cls, parameter: str, chip: Chip) -> Need:
-        """The values that programs for `chip` may give the parameter."""
+        """Return the values that programs for `chip` may give the parameter."""
         return cls.get_descriptions()[parameter].values(cls, chip)
 
     @classmethod
     def find_required_key(cls, chip: Chip) -> str | None:
-        """The key of the chip for which its programs use this operation; None: they do not."""
+        """Return the key of the machine's file because of which programs use this operation; None where they do not."""
         raise NotImplementedError
 
     @classmethod
@@ -128,21 +128,27 @@ class MachineOp:
         return getattr(self, "unit", 0)
 
     def unit_in(self, chip: Chip) -> Unit:
-        """The unit that runs it; columns are of operations on one unit. Raises IndexError where the machine has no such unit."""
+        """Return the unit that runs it. Raise IndexError where the machine has no such unit.
+
+        Parameters that are columns are those of operations on one unit.
+        """
         number = self.number()
         return chip.of_kind(self.ENGINE or "")[number if isinstance(number, int) else int(number.flat[0])]
 
     def queue(self, chip: Chip) -> int | None:
-        """Index of the in-order queue that runs it, in `chip.units`; None: the machine has no such queue, or none is needed."""
+        """Return the index in `chip.units` of the in-order queue that runs it; None where no queue does.
+
+        That is so where the machine has no such unit, and for operations that need none.
+        """
         units, number = chip.of_kind(self.ENGINE or ""), self.number()
         return units[int(number)].queue if 0 <= number < len(units) else None
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        """Every byte range touched, reads first; ranges of no bytes may be among them."""
+        """Return every byte range that it touches, reads first; ranges of no bytes may be among them."""
         raise NotImplementedError
 
     def demand(self, chip: Chip) -> Demand:
-        """Return its demand on the machine, but for the banks of memories."""
+        """Return its demand on the machine, without cycles of memory banks."""
         raise NotImplementedError
 
     def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
@@ -150,7 +156,7 @@ class MachineOp:
         return ((access, access.bytes) for access in self.ranges(chip))
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        """The reasons why this machine cannot run it, beyond sizes and limits of its parameters."""
+        """Yield the reasons why this machine cannot run it, beyond sizes and limits of its parameters."""
         raise NotImplementedError
 
     def sums(self) -> AccumulatorUse | None:
@@ -159,12 +165,15 @@ class MachineOp:
 
 
 def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
-    """Every byte range `op` touches, reads first. Windows that see only padding touch none of their input."""
+    """Return every byte range of at least one byte that `op` touches, reads first. Padding is not touched."""
     return tuple([a for a in op.ranges(chip) if a.bytes])  # faster than of a generator
 
 
 def demand(op: MachineOp, chip: Chip) -> Demand:
-    """The demand of any machine operation; signals, waits and ends ask for nothing."""
+    """Return the demand of any machine operation, with cycles of memory banks where the machine has banks.
+
+    Signals, waits and ends demand nothing.
+    """
     op_demand = op.demand(chip)
     return (
         op_demand._replace(traffic=add_bank_conflicts(op_demand.traffic, op.list_moved_operands(chip), chip))
@@ -174,7 +183,7 @@ def demand(op: MachineOp, chip: Chip) -> Demand:
 
 
 def columns_of(ops: Sequence[Operation]) -> Operation:
-    """One operation whose parameters are columns, int64[n], of n operations of one class."""
+    """Return one operation whose parameters are columns, int64[n], of n operations of one class."""
     return columns_of_table(ops[0], parameter_table(ops))
 
 

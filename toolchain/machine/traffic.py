@@ -11,10 +11,10 @@ from toolchain.machine.columns import IntOrColumn
 
 
 class Traffic(NamedTuple):
-    """A traffic of one operation at one memory.
+    """The traffic of one operation at one memory. `space`: the memory's code.
 
-    Burst bytes are the same bytes in whole bursts and words, which its ports are charged.
-    Bank cycles are those that the busiest bank takes for it.
+    Burst bytes are the bytes rounded up to whole bursts and words. Timing charges the ports for these.
+    Bank cycles are those that the busiest bank takes for the traffic; 0 for a memory without banks.
     """
 
     space: int
@@ -30,13 +30,13 @@ BYTES = Traffic._fields[1:5]  # names of those that are bytes
 
 
 class Lost(NamedTuple):
-    """A count of a computing unit's cycles in which it does nothing useful.
+    """The cycles of a unit that do no useful work, by cause.
 
     `fill_cycles`: fill and drain of its pipeline, startup, operands that load before a fold can begin.
     `partial_cycles`: rows, columns, depth or lanes without work, as the cycles that full ones would not need.
     `output_cycles`: processing of sums during output.
     `edge_cycles`: waits for operands that enter the array more slowly than it multiplies them.
-    `request_cycles`: addresses of a channel's runs.
+    `request_cycles`: cycles in which a DMA channel sends addresses and moves nothing.
     """
 
     fill_cycles: IntOrColumn = 0
@@ -54,7 +54,7 @@ class Compute(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """A demand of one operation alone on an idle machine. Bytes are totals, cycles are whole.
+    """The demand of one operation alone on an idle machine. Bytes are totals, cycles are whole numbers.
 
     `compute_cycles`: cycles of its unit with memories of no limit (DMA: bytes over the channel's rate).
     `latency_cycles`: from start to the first byte, a channel's request and the read and write latency of the
@@ -71,7 +71,7 @@ class Demand(NamedTuple):
     lost: Lost = Lost()
 
     def at(self, space: int) -> Traffic:
-        """Return its traffic at one memory."""
+        """Return its traffic at the memory of this code, all of 0 where it has none there."""
         return next((t for t in self.traffic if t.space == space), Traffic(space))
 
 
@@ -79,9 +79,9 @@ NO_DEMAND = Demand()
 
 
 def traffic(unit: Unit, *operands: tuple[str, IntOrColumn, IntOrColumn]) -> tuple[Traffic, ...]:
-    """Return the traffic of a unit other than a DMA channel.
+    """Return the traffic of a unit other than a DMA channel: one entry for each memory, in order of its code.
 
-    `operands`: role, bytes read, bytes written.
+    `operands`: role, bytes read, bytes written. Burst bytes equal the bytes; bank cycles are 0.
     """
     bytes_by_space: dict[int, list[IntOrColumn]] = {}
     for role, read, write in operands:
@@ -91,6 +91,10 @@ def traffic(unit: Unit, *operands: tuple[str, IntOrColumn, IntOrColumn]) -> tupl
 
 
 def latency_cycles(unit: Unit, chip: Chip, written: IntOrColumn = 1, roles: Sequence[str] = ("input",)) -> IntOrColumn:
-    """Return the latency of the slowest memory read, plus that of the one written where `written` is 1."""
+    """Return the latency of the slowest memory read, plus `written` times that of the memory of role `output`.
+
+    `written`: 1 where the operation writes, else 0.
+    `roles`: roles of the operands that are read.
+    """
     read = max(chip.spaces[unit.roles[role]].memory.latency_cycles for role in roles)
     return read + written * chip.spaces[unit.roles["output"]].memory.write_latency_cycles

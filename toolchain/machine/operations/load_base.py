@@ -22,7 +22,10 @@ from toolchain.machine.units.dma import TransferSide, move_demand
 
 @dataclass(frozen=True, slots=True)
 class LoadBase(MachineOp):
-    """Sets a base register by a number that lies in memory."""
+    """An operation that sets base[base] = base[source] + offset + scale * word, where word is clamped to 0..limit.
+
+    The word is the number in the `word_bytes` bytes at `address` of the memory `space`, two's complement.
+    """
 
     NAME = "load_base"
     ENGINE = "dma"
@@ -56,9 +59,10 @@ class LoadBase(MachineOp):
         return self.channel
 
     def steer(self, front: FrontEnd, index: int) -> None:
-        """Carry out the operation on the front end. Raise ValueError as operations of the front end do.
+        """Note in the front end that register `base` depends on the word that this operation loads. The word is read later.
 
-        `index`: of this operation among the dispatched ones.
+        `index`: the position of this operation among the dispatched ones.
+        Raise ValueError where the machine has no control.indirect, or no such register.
         """
         front.load_base(self.base, self.source, self.offset, index, self.scale, self.limit)
 
