@@ -89,7 +89,7 @@ def _room(mean: float, gain: float) -> float:
 
 
 def quant_range(quant: Quant, numerics: Numerics) -> Range:
-    """The real values of the least and the largest code."""
+    """Return the range from the real value of the least code to that of the largest."""
     low, high = numerics.activation.limits
     return Range(float(quant.scale * (low - quant.zero_point)), float(quant.scale * (high - quant.zero_point)))
 
@@ -154,7 +154,7 @@ def _cover_from_entry(r: Range, numerics: Numerics) -> Quant:
 
 
 def _part_of(step: float | None, scale: float) -> float:
-    """The least scale from `scale` on that `step` is a whole multiple of; `scale` where it is that, or coarser than the step."""
+    """Return the least scale of at least `scale` that divides `step`; `scale` itself where there is none, or no `step`."""
     parts = 0 if step is None else math.floor(step / scale * (1 + _AS_ONE))
     if step is None or not parts or abs(scale * parts / step - 1) <= _AS_ONE:
         return scale
@@ -166,7 +166,10 @@ def _zero_point(low_steps: float, first: int, last: int) -> int:
 
 
 def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
-    """The covering power of two and the three below it, each with zero points that keep the low end, the high end, the middle."""
+    """Return the power of two that covers the range and the three below it, each with up to three zero points.
+
+    These keep the low end, the high end, or the middle of the range. Symmetric activations have 0 alone.
+    """
     first, last = numerics.activation.limits
     exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
     candidates: dict[Quant, None] = {}
@@ -183,7 +186,7 @@ def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
 
 
 def _least_error(low: Array, high: Array, counts: Array, candidates: list[Quant], numerics: Numerics) -> Quant:
-    """The candidate of least error; among equals the first."""
+    """Return the candidate of least squared rounding and clipping error over the bins; among equals the first."""
     first, last = numerics.activation.limits
     step = np.array([c.scale for c in candidates])
     zero = np.array([c.zero_point for c in candidates])

@@ -95,7 +95,11 @@ def bias_quant(
 
 
 def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tuple[Array, Array, Array]:
-    """-> float64[oc] peak of the products, peak with the bias, bias codes."""
+    """Return float64[oc] each: peak of the products, peak of products and bias, bias codes.
+
+    A peak is the largest magnitude that a sum reaches for any input codes.
+    `real`: float64[oc], the biases as real numbers.
+    """
     first, last = numerics.activation.limits
     rows = np.moveaxis(weight.integers, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
     at_first, at_last = rows * (first - x.zero_point), rows * (last - x.zero_point)

@@ -82,13 +82,16 @@ def round_groups(real: RealGroups, scales: Array, size: int, form: GroupForm) ->
 
 
 def real_groups(groups: WeightGroups, scales: Array) -> RealGroups:
-    """The inverse, but for rounding."""
+    """Return the real scales and minima of rounded groups: the inverse of `round_groups`, but for rounding."""
     step = scales.reshape(-1, 1)
     return RealGroups(groups.scales * step, None if groups.minima is None else groups.minima * step)
 
 
 def group_codes(w: Array, groups: WeightGroups, scales: Array, limits: tuple[int, int]) -> Array:
-    """int8 in the shape of w[o, ...]: the nearest that groups and scales of channels hold."""
+    """Return the codes nearest to the weights w[o, ...] at these groups and scales of channels, as int8 in the shape of `w`.
+
+    `limits`: the least and the largest code. A group with a scale of 0 has codes of 0.
+    """
     rows = np.asarray(w, np.float64).reshape(len(w), -1)
     steps, count = rows / scales.reshape(-1, 1), rows.shape[1]
     if groups.minima is not None:

@@ -42,7 +42,10 @@ def weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
 
 
 def _exact_scales(rows: Array, peaks: Array, scales: Array, last: int) -> Array:
-    """`scales`, but where a row is whole multiples of a unit, and its peak at most `last` of them: the least that holds it."""
+    """Return the scales, replaced for rows that are whole multiples of a unit, of which the peak is at most `last`.
+
+    Such a row takes its peak over the largest code with which all of its values are whole codes.
+    """
     codes, fractions = _ratios(last)
     head = np.abs(rows[:, :4]) / np.where(peaks > 0, peaks, 1.0)[:, None]
     at = np.minimum(np.searchsorted(fractions, head - _FLOAT32), len(fractions) - 1)
@@ -57,7 +60,10 @@ def _exact_scales(rows: Array, peaks: Array, scales: Array, last: int) -> Array:
 
 @cache
 def _ratios(last: int) -> tuple[Array, Array]:
-    """The codes that a peak may have (a smaller one can be doubled), and every ratio of a code to one of them, rising."""
+    """Return the codes that a peak may have, falling, and every ratio of a code to one of them, rising.
+
+    Codes of up to half of `last` are left out, since they can be doubled.
+    """
     codes = np.arange(last, last // 2, -1)
     return codes, np.unique(np.concatenate([np.arange(n + 1) / n for n in codes]))
 

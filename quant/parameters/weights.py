@@ -53,11 +53,11 @@ class WeightQuant:
 
     @property
     def integers(self) -> Array:
-        """int8 or int32, in the weights' shape: what sums are made of."""
+        """Return the integers that sums are made of: int8 codes or, with groups, int32, in the weights' shape."""
         return self.codes if self.groups is None else self.groups.apply_scales(self.codes)
 
     def steps(self) -> tuple[Array, Array]:
-        """float64, each in the weights' shape: what one code more is worth, and what code 0 stands for."""
+        """Return the real value of one code more, and that of code 0, each float64 in the weights' shape."""
         scales = along(self.scales, self.axis, self.codes.ndim)
         if self.groups is None:
             return np.broadcast_to(scales, self.codes.shape), np.zeros(self.codes.shape)
@@ -65,12 +65,12 @@ class WeightQuant:
         return (self.groups.apply_scales(np.ones_like(self.codes)) - zero) * scales, zero * scales
 
     def dequantize(self) -> Array:
-        """float64, in the weights' shape."""
+        """Return the weights as real numbers, float64 in their shape."""
         return self.integers * along(self.scales, self.axis, self.codes.ndim)
 
 
 def along(values: Array, axis: int, rank: int) -> Array:
-    """values[c] shaped so that it broadcasts along `axis` of an array of `rank`."""
+    """Return values[c] reshaped so that they broadcast along `axis` of an array of `rank` dimensions."""
     shape = [1] * rank
     shape[axis] = -1
     return values.reshape(shape)
@@ -115,7 +115,11 @@ def weight_quant(
 
 
 def requantize_weight(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
-    """The weights `w` at other scales. Groups keep what they mean, as near as whole numbers at these come."""
+    """Return the weights `w` quantized at other scales. Groups keep their real scales and minima, rounded at the new scales.
+
+    `weight`: gives the axis and the groups.
+    `scales`: float64[o], or [1] where all weights share one.
+    """
     first, last = weight_code_range(numerics.weight)
     if weight.groups is not None:
         real = real_groups(weight.groups, weight.scales)
@@ -126,8 +130,12 @@ def requantize_weight(w: Array, weight: WeightQuant, scales: Array, numerics: Nu
 
 
 def rescale_groups(weight: WeightQuant, times: Array, numerics: Numerics) -> WeightQuant:
-    """The same codes where scales of groups are `times` as large, float64[o, g], as near as whole numbers come; minima stay what
-    they mean."""
+    """Return the same codes with scales of groups that are `times` as large, rounded to the machine's bits.
+
+    Minima keep their real values, rounded too.
+
+    `times`: float64[o, g].
+    """
     assert weight.groups is not None
     scales, minima = real_groups(weight.groups, weight.scales)
     real = RealGroups(scales * times, minima)
@@ -153,8 +161,10 @@ def chosen_rows(first: Array, one: WeightQuant, other: WeightQuant) -> WeightQua
 
 
 def quantize_file_groups(file_groups: FileWeightGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
-    """A file's own codes in `shape`; their scales and minima rounded to whole numbers of the machine's bits. None where it cannot
-    hold them so."""
+    """Return a file's own codes in `shape`, their scales and minima rounded to the machine's bits.
+
+    Return None where the machine has no such groups, or its codes do not hold the file's.
+    """
     fitting = fitting_codes(file_groups, numerics)
     if fitting is None:
         return None
@@ -164,7 +174,10 @@ def quantize_file_groups(file_groups: FileWeightGroups, shape: tuple[int, ...], 
 
 
 def check_chosen_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
-    """Codes that were chosen for the weights `w`. Raises CompileError: they are of other weights, or of another machine."""
+    """Return `chosen`, the codes that were chosen for the weights `w`.
+
+    Raise CompileError where they belong to other weights or to another machine.
+    """
     first, last = weight_code_range(numerics.weight)
     scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
     faults: list[str] = []

@@ -40,7 +40,10 @@ def sweep() -> None:
 
 
 def collect_seldom() -> None:
-    """Garbage of this process: there are few cycles, and many objects that live on. A fifth of a build of ResNet-50."""
+    """Make Python's garbage collector run seldom in this process. Cycles are few, and many objects live on.
+
+    Measured: at Python's thresholds the collector takes a fifth of a build of ResNet-50.
+    """
     gc.set_threshold(50_000, 20, 100)
 
 
@@ -56,7 +59,7 @@ def _run_console_script(command: str) -> None:
 
 
 def _end_threads_later(code: object) -> None:
-    """Python waits at its end for the threads that a user's file started; after a while this ends the process with `code`."""
+    """End the process with `code` in THREAD_SECONDS. Else Python would wait for ever for threads that a user's file started."""
     timer = threading.Timer(THREAD_SECONDS, _end_with_threads, (code if isinstance(code, int) else int(code is not None),))
     timer.daemon = True
     timer.start()
@@ -68,7 +71,10 @@ def _end_with_threads(code: int) -> None:
 
 
 def run_command(command: str) -> None:
-    """Runs a command, whose imports may need more memory than there is. Exits with 2 where memory or threads run out."""
+    """Import a command and run it. Exit with code 2 where memory or threads run out, during imports too.
+
+    `command`: the name of a module of toolchain.cli.
+    """
     collect_seldom()
     try:
         with exit_on_interrupt():
@@ -92,7 +98,7 @@ def exit_on_interrupt() -> Generator[None]:
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """Ctrl-C inside raises KeyboardInterrupt."""
+    """Make Ctrl-C inside the block raise KeyboardInterrupt."""
     with _on_interrupt(signal.default_int_handler):
         yield
 

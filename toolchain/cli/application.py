@@ -123,7 +123,7 @@ def report_errors() -> Generator[None]:
 
 @contextmanager
 def _threads_reported() -> Generator[None]:
-    """A thread that a user's Python starts, and that raises inside, is told of in a line. The commands start none."""
+    """Print one line for each thread that ends with an exception inside the block. Only a user's Python starts such threads."""
     usual, threading.excepthook = threading.excepthook, _report_thread
     try:
         yield
@@ -149,7 +149,7 @@ def _drop_output() -> None:
 
 @contextmanager
 def as_options() -> Generator[None]:
-    """A fault of a value that Python's callers give by name (samples 0: ...) is told of the option (--samples 0: ...)."""
+    """Put `--` in front of a CompileError from inside the block: callers in Python say `samples 0: ...`, users --samples."""
     try:
         yield
     except CompileError as fault:
@@ -169,7 +169,7 @@ CustomOps = Annotated[list[str] | None, typer.Option(CUSTOM_OPS, metavar=CUSTOM_
 
 
 def use_custom_ops_option(libraries: Sequence[str] | None) -> None:
-    """Hand what --custom-ops names to onnxruntime. Raise CompileError where it cannot load one."""
+    """Make onnxruntime load the libraries of --custom-ops. Raise CompileError where it cannot load one."""
     if libraries:
         from toolchain.foundation.inference import use_custom_ops
 
@@ -178,7 +178,7 @@ def use_custom_ops_option(libraries: Sequence[str] | None) -> None:
 
 
 def load_plugin_option(plugins: Sequence[str] | None) -> None:
-    """Load what --plugin names. Raise CompileError where one cannot be used."""
+    """Load the plug-ins of --plugin. Raise CompileError where one cannot be used."""
     if plugins:
         from toolchain.plugin_loading import load_plugins
 
@@ -187,7 +187,10 @@ def load_plugin_option(plugins: Sequence[str] | None) -> None:
 
 
 def require_host(host: str) -> None:
-    """Check the host before long work, whether there are host nodes or not: host subgraphs could run there."""
+    """Raise CompileError where onnxruntime cannot run on this host, cpu or cuda.
+
+    It is called before long work, with host nodes or without, since host subgraphs could run there.
+    """
     from toolchain.foundation.inference import host_providers
 
     with as_options():
@@ -195,10 +198,10 @@ def require_host(host: str) -> None:
 
 
 def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
-    """Check before long work that every output can be written, and that none is an input or another output.
+    """Raise CompileError where an output cannot be written, or is an input or another output. It is called before long work.
 
-    Raise CompileError.
-    `outputs`: option -> path, None: not requested.
+    `outputs`: path by option, None where it is not requested.
+    `inputs`: paths by what a message calls them.
     """
     for option, path in outputs.items():
         reason = None if path is None else _unwritable(Path(path))
@@ -208,7 +211,7 @@ def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[s
 
 
 def require_distinct_files(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
-    """No output is an input or another output; one that cannot be written is no matter here. Raises CompileError."""
+    """Raise CompileError where an output is an input or another output. Whether it can be written is not checked."""
     name_by_path = {os.path.realpath(path): name for name, paths in inputs.items() for path in _each(paths)}
     for option, path in outputs.items():
         if path is None or is_stream(path):
@@ -236,7 +239,7 @@ def _unwritable(path: Path) -> str | None:
 
 
 def require_new_folder(option: str, directory: Path | None) -> None:
-    """A folder that can be made, or is empty. Raises CompileError."""
+    """Raise CompileError where the directory cannot be made or is not empty. None is accepted: no directory is requested."""
     if directory is None:
         return
     require_folder(option, directory)
@@ -245,7 +248,7 @@ def require_new_folder(option: str, directory: Path | None) -> None:
 
 
 def require_folder(option: str, directory: Path) -> None:
-    """One that is there, or can be made. Raises CompileError."""
+    """Raise CompileError where the directory neither exists nor can be made, or cannot be written to."""
     existing_parent = next(d for d in (directory, *directory.absolute().parents) if d.exists())
     if not existing_parent.is_dir() or not os.access(existing_parent, os.W_OK):
         raise CompileError(

@@ -68,7 +68,10 @@ def _text(path: Path) -> str:
 
 
 def listing(container: Container) -> str:
-    """Every program of the model, one after the other, each from its line `isa NAME` on."""
+    """Return the listing of a compiled model: every region's program in order, each from its line `isa NAME` on.
+
+    Comments in front of a program name the segment, its ports and base registers; host segments have a comment alone.
+    """
     machine = container.machine
     parts = [f"; {comment_name(container.name)} for {machine.chip.name}\n"]
     for index, segment in enumerate(container.segments):
@@ -89,7 +92,10 @@ def listing(container: Container) -> str:
 
 
 def replace_programs(container: Container, text: str) -> Container:
-    """The model with the programs of a listing. Raises ProgramError when it has another number of programs."""
+    """Return the compiled model with the programs of a listing in place of its own.
+
+    Raise ProgramError where the listing has another number of programs, or one cannot be assembled.
+    """
     texts = split_listings(text)
     regions = [s for s in container.segments if isinstance(s, Region)]
     if len(texts) != len(regions):

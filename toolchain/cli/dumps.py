@@ -107,7 +107,10 @@ class StageDumps:
     views: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def add(self, stage: str, text: Callable[[], str]) -> None:
-        """Keep the text of a stage; those of later rounds, regions and entries are added to it."""
+        """Append a text to the dump of a stage; do nothing for a stage that has no file.
+
+        `text`: makes the text. It is called only where the stage has a file. Graphs are kept as an ONNX view too.
+        """
         from toolchain.export.onnx_view import onnx_view
         from toolchain.ir.text import GraphDump
 
@@ -121,7 +124,7 @@ class StageDumps:
 
     @property
     def places(self) -> dict[str, Path]:
-        """The files that `contents` may hold, each by what it is."""
+        """Return the files that `contents` may hold, by what a message calls them."""
         from toolchain.passes.pipeline import PIPELINE
 
         texts = {f"the dump of {stage}": file for stage, file in self.files.items()}
@@ -131,7 +134,7 @@ class StageDumps:
 
     @property
     def contents(self) -> dict[Path, bytes]:
-        """The bytes of each file of a stage that was reached: its text, its ONNX views, and the arrays of all texts.
+        """Return the bytes of each file of the stages that were reached: text, ONNX views, and one file of all arrays.
 
         Of several entries each has a view, numbered from the second on.
         """

@@ -19,7 +19,10 @@ from toolchain.runtime.feeds import NOT_BOUND
 
 
 def model_inputs(*models: str | Path) -> dict[str, Paths]:
-    """ONNX models and their external data. Raises CompileError when one is none."""
+    """Return the files of ONNX models and of their external data, by what a message calls them.
+
+    Raise CompileError where a file is no model.
+    """
     from toolchain.frontend.read_onnx import model_files
 
     file_groups = [model_files(Path(model)) for model in models]
@@ -27,7 +30,10 @@ def model_inputs(*models: str | Path) -> dict[str, Paths]:
 
 
 def machine_inputs(*machines: str | None) -> dict[str, Paths]:
-    """Machines (None: not asked for) and their instruction tables. Raises ConfigError when one is not there, or no YAML."""
+    """Return the files of machines and of their instruction tables, by what a message calls them. A machine of None has none.
+
+    Raise ConfigError where a file does not exist or is no YAML.
+    """
     file_pairs = [machine_files(hw) for hw in machines if hw is not None]
     return {
         "--hw": [file for file, _ in file_pairs],
@@ -36,7 +42,10 @@ def machine_inputs(*machines: str | None) -> dict[str, Paths]:
 
 
 def data_inputs(option: str, data: str | None) -> dict[str, Paths]:
-    """Calibration data as `quant.calibration_data.open_data` takes it."""
+    """Return the files of calibration data, by what a message calls them; empty where `data` is None.
+
+    `data`: a path as `quant.calibration_data.open_data` takes it.
+    """
     from quant.calibration_data import data_files
 
     if data is None:
@@ -54,7 +63,7 @@ def read_feeds(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz, checked against the inputs, the optional states, and the values that inputs are bound to.
 
-    Without a path, return one random sample and no state. Raise CompileError.
+    Without a path, return one random sample and no state. Raise CompileError where an array is missing or does not fit.
     `loose`: inputs that may hold NaN and infinity.
     """
     if path is None:
@@ -82,7 +91,10 @@ def _check(
 
 
 def npz_arrays(path: Path, expectation: str) -> dict[str, StoredArray]:
-    """The arrays of an .npz, not yet read. wanted: which option takes what, for where there is no file. Raises CompileError."""
+    """Return the arrays of an .npz by name, not yet read. Raise CompileError where there is no such file, or it is no .npz.
+
+    `expectation`: what the option takes, for the message.
+    """
     if not path.exists():
         raise CompileError(f"{path}: {NO_FILE}; {expectation}")
     if path.is_dir():
@@ -91,7 +103,7 @@ def npz_arrays(path: Path, expectation: str) -> dict[str, StoredArray]:
 
 
 def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """An .npz with these arrays; the same arrays give the same bytes."""
+    """Return the bytes of an .npz with these arrays; equal arrays give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, value in arrays.items():

@@ -38,22 +38,22 @@ STATE_HELP = "An input that is this output of the run before stays on the chip; 
 
 
 def add_types(parser: argparse.ArgumentParser) -> None:
-    """--type of a script, as npu-build has it: `types`, NAME=TYPE of each."""
+    """Add --type to a script's parser, as npu-build has it. The parsed `types` is a list of NAME=TYPE."""
     parser.add_argument(TYPE, dest="types", action="append", default=[], metavar=TYPE_FORM, help=TYPE_HELP)
 
 
 def add_values(parser: argparse.ArgumentParser) -> None:
-    """--value of a script, as npu-build has it: `values`."""
+    """Add --value to a script's parser, as npu-build has it. The parsed `values` is a list of NAME=V0,V1,..."""
     parser.add_argument(VALUE, dest="values", action="append", default=[], metavar=VALUE_FORM, help=VALUE_HELP)
 
 
 def add_states(parser: argparse.ArgumentParser) -> None:
-    """--state of a script, as npu-build has it: `states`, PAST=PRESENT of each, None where it is not given."""
+    """Add --state to a script's parser, as npu-build has it. The parsed `states` is a list of PAST=PRESENT, None without one."""
     parser.add_argument(STATE, dest="states", action="append", metavar=STATE_FORM, help=STATE_HELP)
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
-    """--plugin and --custom-ops of a script, as npu-build has them: `plugins`, `custom_ops`."""
+    """Add --plugin and --custom-ops to a script's parser, as npu-build has them. They are parsed to `plugins`, `custom_ops`."""
     parser.add_argument(PLUGIN, dest="plugins", action="append", default=[], metavar=PLUGIN_FORM, help=PLUGIN_HELP)
     parser.add_argument(CUSTOM_OPS, action="append", default=[], metavar=CUSTOM_OPS_FORM, help=CUSTOM_OPS_HELP)
 
@@ -85,7 +85,10 @@ def _read_share(text: str) -> float:
 
 
 def entry_shapes(texts: Sequence[str]) -> dict[str, dict[str, Shape]]:
-    """NAME:INPUT=D0,D1,... of each --entry; further inputs under the same name. Raises CompileError."""
+    """Return the input shapes of each entry. Raise CompileError where a text has another form or an input is repeated.
+
+    `texts`: NAME:INPUT=D0,D1,... of each --entry. Further inputs of an entry repeat its name.
+    """
     entries: dict[str, list[str]] = {}
     for text in texts:
         name, colon, shape = text.partition(":")
@@ -96,7 +99,10 @@ def entry_shapes(texts: Sequence[str]) -> dict[str, dict[str, Shape]]:
 
 
 def judging_data(texts: Sequence[str], entries: Collection[str]) -> tuple[str | None, dict[str, str]]:
-    """Return the data of all entries, and of single ones: DATA or ENTRY:DATA of each --judge. Raise CompileError."""
+    """Return the data that judge all entries (None without any), and the data of single entries by name.
+
+    `texts`: DATA or ENTRY:DATA of each --judge. Raise CompileError where two texts give the same.
+    """
     common, single = list[str](), dict[str, str]()
     for text in texts:
         entry, _, data = text.partition(":")
@@ -113,7 +119,11 @@ def judging_data(texts: Sequence[str], entries: Collection[str]) -> tuple[str | 
 
 
 def qdq_files(path: Path | None, entries: Collection[str]) -> dict[str, Path]:
-    """Return files by entry, empty where none is requested: q.onnx, or q.NAME.onnx of each entry. Raise CompileError."""
+    """Return the files of --export-qdq by entry, empty where `path` is None.
+
+    A model without entries has `path` alone, under "". Else `q.onnx` becomes `q.NAME.onnx` for each entry.
+    Raise CompileError where entries should go to a stream.
+    """
     if path is None or not entries:
         return {} if path is None else {"": path}
     if is_stream(path):
@@ -148,7 +158,11 @@ def shape_sets(shapes: Sequence[str], entries: Sequence[str]) -> tuple[dict[str,
 
 
 def input_shapes(texts: Sequence[str], option: str = "--shape ") -> dict[str, Shape]:
-    """NAME=D0,D1,... of each --shape; names may hold '='. option: what stands before it. Raises CompileError."""
+    """Return the shapes by input. Raise CompileError where a text has another form or an input is repeated.
+
+    `texts`: NAME=D0,D1,... of each --shape; a name may hold '='.
+    `option`: what stands in front of a text on the command line, for the message.
+    """
     shapes: dict[str, Shape] = {}
     for text in texts:
         name, _, dims = text.rpartition("=")
@@ -162,7 +176,10 @@ def input_shapes(texts: Sequence[str], option: str = "--shape ") -> dict[str, Sh
 
 
 def input_values(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """NAME=V0,V1,... of each --value; names may hold '='. Raises CompileError."""
+    """Return the values by input, as texts. Raise CompileError where a text has another form or an input is repeated.
+
+    `texts`: NAME=V0,V1,... of each --value; a name may hold '='.
+    """
     values: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, _, numbers = text.rpartition("=")

@@ -43,7 +43,7 @@ BUDGET_SHARES = (0.75, 0.5, 0.3)  # of the SRAM that the program takes, so that 
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the check: what was checked, whether it passed, and what was seen. `is_note`: it is only told."""
+    """A line of the check: what was checked, whether it passed, and what was seen. `is_note`: a remark, which cannot fail."""
 
     check: str
     passed: bool
@@ -170,7 +170,7 @@ def _sqnr_db(expected: np.ndarray, got: np.ndarray) -> float:
 
 
 def _check_host(where: str, model: ExampleModel, built: Build) -> Iterator[Finding]:
-    """A machine that lacks the operation leaves it to the host, says why, and computes the float function there."""
+    """Yield whether a machine that lacks the operation leaves it to the host with a reason, and has at least 80 dB there."""
     reasons = _reasons(built)
     feeds = model.draw(SAMPLES)
     got = Session(built.data).run(None, feeds)
@@ -180,7 +180,11 @@ def _check_host(where: str, model: ExampleModel, built: Build) -> Iterator[Findi
 
 
 def _check_built(where: str, model: ExampleModel, built: Build, *, own_tiles: bool) -> Iterator[Finding]:
-    """A build that comes to an end has equal bits by simulator and reference; here are float, cost and round trips."""
+    """Yield the findings of a build: equal bits, the distance from float, and the expected cycles.
+
+    A build that ends has compared the bits of simulator and reference itself.
+    `own_tiles`: whether the plug-in has tiles of its own, whose expected cycles must be near those of the simulator.
+    """
     session = Session(built.data)
     pairs = [(model.compute(feeds), session.run(None, feeds)) for feeds in (model.draw(SAMPLES + i) for i in range(4))]
     sqnr = min(_sqnr_db(np.stack([a[i] for a, _ in pairs]), np.stack([b[i] for _, b in pairs])) for i in range(len(pairs[0][0])))
@@ -197,7 +201,10 @@ def _check_built(where: str, model: ExampleModel, built: Build, *, own_tiles: bo
 
 
 def _check_round_trips(where: str, built: Build, folder: Path, by_schedule: Callable[[Path], Build]) -> Finding:
-    """The listing, the schedule and the file are read back as they were."""
+    """Return whether the listing, the schedule and the compiled file are read back as they were.
+
+    `by_schedule`: builds the example again with the schedule of a file.
+    """
     isa, lost = built.container.machine.isa, list[str]()
     for region in _regions(built):
         listing = disassemble(region.program, isa, region.op_layers, [layer.name for layer in region.layers])
@@ -214,7 +221,10 @@ def _check_round_trips(where: str, built: Build, folder: Path, by_schedule: Call
 
 
 def _check_rounding(where: str, model: ExampleModel, built: Build) -> Iterator[Finding]:
-    """Feed values that codes hold exactly: the output is then the float function's, rounded once."""
+    """Yield whether the output is the float function's, rounded once, for inputs that codes hold exactly.
+
+    Values beyond the output's codes are left out.
+    """
     first, last = _regions(built)[0], _regions(built)[-1]
     errors = list[np.ndarray]()
     session = Session(built.data)
