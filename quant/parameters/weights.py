@@ -133,7 +133,6 @@ def rescale_groups(weight: WeightQuant, times: Array, numerics: Numerics) -> Wei
     """Return the same codes with scales of groups that are `times` as large, rounded to the machine's bits.
 
     Minima keep their real values, rounded too.
-
     `times`: float64[o, g].
     """
     assert weight.groups is not None

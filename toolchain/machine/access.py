@@ -46,7 +46,10 @@ class Access:
 
     @property
     def block(self) -> Block:
-        """The same bytes with dimensions of one element dropped and those that continue the run merged into it."""
+        """Return the same bytes as address, contiguous bytes, and (count, stride) of each dimension around these.
+
+        Dimensions of one element are dropped. Those that continue the run, or the dimension inside, are merged into it.
+        """
         run = self.inner_bytes
         outer: list[tuple[int, int]] = []
         for n, stride in zip(reversed(self.counts), reversed(self.strides)):
@@ -62,6 +65,7 @@ class Access:
 
     @property
     def bytes(self) -> int:
+        """Return how many bytes are touched, those of overlapping elements once for each."""
         total = self.inner_bytes
         for n in self.counts:
             total = total * n  # columns are shared: nothing is changed in place
@@ -76,7 +80,7 @@ def read_of(
     strides: tuple[IntOrColumn, ...],
     inner_bytes: IntOrColumn,
 ) -> Access:
-    """A read of the memory in which the unit's operands of this role lie."""
+    """Return a read of the memory in which the unit's operands of this role lie."""
     return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
 
 
@@ -98,6 +102,7 @@ class AccumulatorUse(NamedTuple):
 
     @property
     def total(self) -> IntOrColumn:
+        """Return the number of sums."""
         product = 1
         for size in self.shape:
             product = product * size
@@ -105,7 +110,10 @@ class AccumulatorUse(NamedTuple):
 
 
 def merge_runs(inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
-    """Bytes of a contiguous run of a block, and the counts and strides around it, the innermost first."""
+    """Return the bytes of a contiguous run of a block, and (count, stride) of the dimensions around it, the innermost first.
+
+    `inner`: contiguous bytes of an element.
+    """
     run = inner
     outer: list[tuple[int, int]] = []
     for n, stride in zip(reversed(counts), reversed(strides)):

@@ -16,7 +16,7 @@ _MOST_PARTS = 64  # of one access that are looked at one by one
 
 
 def overlaps_itself(access: Access) -> bool:
-    """True where two elements of the access may share a byte: a stride shorter than what lies inside it."""
+    """Return whether two elements of the access may share a byte: a stride is shorter than the elements inside it."""
     extent = access.inner_bytes
     for n, stride in sorted(zip(access.counts, access.strides), key=lambda dimension: dimension[1]):
         if n == 1:
@@ -28,7 +28,7 @@ def overlaps_itself(access: Access) -> bool:
 
 
 def overlap(a: Access, b: Access) -> bool:
-    """True where a and b, of one memory, touch a common byte. Strides are not negative."""
+    """Return whether two accesses to one memory touch a common byte. Strides must not be negative."""
     if a.end <= b.address or b.end <= a.address or not a.bytes or not b.bytes:
         return False
     if not a.strides and not b.strides:
@@ -50,7 +50,7 @@ class Residues:
     pitch: IntOrColumn
 
     def is_disjoint(self, other: Residues) -> IntOrColumn:
-        """True where the two share no byte wherever they lie; False says nothing."""
+        """Return True where the two share no byte wherever they lie. False says nothing."""
         pitch = np.gcd(self.pitch, other.pitch)
         offset = (other.first - self.first) % np.maximum(pitch, 1)
         return (offset >= self.run) & (offset + other.run <= pitch)
@@ -108,18 +108,18 @@ def _view(array: np.ndarray, first: int, nest: Nest) -> np.ndarray:
 
 
 def byte_view(array: np.ndarray, access: Access) -> np.ndarray:
-    """The bytes of an access as a strided view of a one-byte array, in the order of its elements."""
+    """Return the bytes of an access as a strided view of a memory's array of bytes, in the order of its elements."""
     start, run, outer = access.block
     return np.ndarray((*(n for n, _ in outer), run), array.dtype, array, start, (*(stride for _, stride in outer), 1))
 
 
 def rebase_access(access: Access, base: int) -> Access:
-    """The access with addresses counted from `base`."""
+    """Return the access with addresses counted from `base`."""
     return Access(access.space, access.address - base, access.counts, access.strides, access.inner_bytes, access.write)
 
 
 def range_text(access: Access) -> str:
-    """`sram[0x100..0x180)`, with the strides where it has holes."""
+    """Return the access as a text such as `sram[0x100..0x180)`, with the strides where it has holes."""
     _, run, outer = access.block
     shape = "" if not outer else " as " + "x".join(f"{n}@{stride}" for n, stride in outer) + f"x{run} bytes"
     return f"{Space(access.space).name.lower()}[{access.address:#x}..{access.end:#x}){shape}"

@@ -12,7 +12,10 @@ from toolchain.machine.traffic import latency_cycles
 
 
 def sums_role(unit: Unit) -> str:
-    """The operand of `memories` that sums are; of a unit that reaches no accumulators, whose programs are refused, its input."""
+    """Return the role of the sums among a unit's operands. A unit without a memory of accumulators gives its input.
+
+    Programs of such a unit are refused elsewhere.
+    """
     return SUMS if SUMS in unit.roles else "input"
 
 
@@ -32,7 +35,10 @@ def sums_accesses(sums: AccumulatorUse, unit: Unit) -> tuple[Access, ...]:
 
 
 def sums_moved(sums: AccumulatorUse, unit: Unit) -> tuple[tuple[str, IntOrColumn, IntOrColumn], ...]:
-    """An operand of `traffic`: each sum written once an operation, and read once where it accumulates."""
+    """Return the sums as operands of `traffic`: (role, bytes read, bytes written); empty where the array keeps them to itself.
+
+    An operation writes each sum once, and reads it once where it accumulates.
+    """
     if SUMS not in unit.roles:
         return ()
     size_bytes = sums.total * unit.array.accumulators.sum_bytes
@@ -63,6 +69,6 @@ def broken_accumulators(sums: AccumulatorUse, unit: Unit) -> Iterator[str]:
 
 
 def broken_sums_address(address: int, sum_bytes: int) -> Iterator[str]:
-    """Words of a memory of accumulators are not split."""
+    """Yield a fault where the address of sums is no multiple of the bytes of a sum."""
     if address % sum_bytes:
         yield f"sums_address={address}, must be a multiple of the {sum_bytes} bytes of a sum"

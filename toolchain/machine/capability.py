@@ -15,7 +15,7 @@ from toolchain.machine.operation import MachineOp, columns_of, group_by_unit
 
 
 def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
-    """The reason why this machine cannot run the operation, or None."""
+    """Return the reason why this machine cannot run the operation; None where it can."""
     for name, smallest in op.sizes():
         if getattr(op, name) < smallest:
             return f"{name}={getattr(op, name)}, must be at least {smallest}"
@@ -24,8 +24,10 @@ def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
 
 
 def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
-    """bool[op]: whether sizes, base registers, types or `limits` let `find_unsupported` find something. What `broken` finds
-    is seen one operation at a time."""
+    """Return bool[op], True where `find_unsupported` gives a reason of sizes, base registers, types or `limits`.
+
+    It is fast for many operations. Reasons of `broken` are left out: they need one operation at a time.
+    """
     is_unsupported = np.zeros(len(ops), bool)
     for members in group_by_unit(ops).values():
         is_unsupported[members] = _outside(columns_of([ops[i] for i in members]), chip)
@@ -81,7 +83,7 @@ def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
 
 
 def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:
-    """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
+    """Yield the parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
     for key, together in op.group_by_limit().items():
         values = [getattr(op, name) for name, _ in together]
         bounds = [limit.of(type(op), chip) for _, limit in together]

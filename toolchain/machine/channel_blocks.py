@@ -15,7 +15,7 @@ Extent = tuple[tuple[IntOrColumn, ...], tuple[IntOrColumn, ...], IntOrColumn]  #
 
 
 def granule_of(chip: Chip) -> int:
-    """Channels of a granule; 0 where channels of a pixel lie together."""
+    """Return the channels of a granule; 0 where all channels of a pixel lie together."""
     maps = chip.layout.feature_maps
     return 0 if maps is None else maps.granule
 
@@ -46,7 +46,7 @@ def extent_of(
 
 
 def in_granules(values: Array, granule: int) -> Array:
-    """[..., c] -> [..., ceil(c / granule), granule]. Zeros fill the last one."""
+    """Return values[..., c] as [..., ceil(c / granule), granule]. Zeros fill the last granule."""
     *outer, channels = values.shape
     filled = np.zeros((*outer, -(-channels // granule) * granule), values.dtype)
     filled[..., :channels] = values
@@ -54,5 +54,5 @@ def in_granules(values: Array, granule: int) -> Array:
 
 
 def out_of_granules(values: Array, channels: int) -> Array:
-    """The inverse."""
+    """Return the values[..., c] of granules [..., ceil(c / granule), granule]: the inverse of `in_granules`."""
     return values.reshape(*values.shape[:-2], -1)[..., :channels]

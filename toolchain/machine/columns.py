@@ -29,7 +29,9 @@ def is_column(value: object) -> TypeGuard[Column]:
 
 
 def distinct_rows(*columns: IntOrColumn) -> tuple[list[tuple[int, ...]], Column]:
-    """The different rows of a table given by its columns, in any order, and of each of its rows the index among them.
+    """Return the different rows of a table, in any order, and for each row of the table its index among them.
+
+    `columns`: those of the table.
 
     Rows are told apart by one number of mixed radix each, so that one array is sorted and not rows of many. Few rows are counted
     one by one.
@@ -53,22 +55,22 @@ def distinct_rows(*columns: IntOrColumn) -> tuple[list[tuple[int, ...]], Column]
 
 
 def ceil_div(a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
-    """ceil(a / b), b > 0."""
+    """Return ceil(a / b), element by element; b must be positive."""
     return -(-a // b)
 
 
 def least(a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
-    """The smaller of the two, element by element."""
+    """Return the smaller of the two, element by element."""
     return np.minimum(a, b) if is_column(a) or is_column(b) else min(a, b)
 
 
 def most(a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
-    """The larger of the two, element by element."""
+    """Return the larger of the two, element by element."""
     return np.maximum(a, b) if is_column(a) or is_column(b) else max(a, b)
 
 
 def where(condition: IntOrColumn, a: IntOrColumn, b: IntOrColumn) -> IntOrColumn:
-    """a where the condition holds, else b, element by element; of named tuples, field by field."""
+    """Return a where the condition holds, else b, element by element; of named tuples, field by field."""
     if is_column(condition):
         if isinstance(a, tuple):
             named, fields = cast(Callable[..., IntOrColumn], type(cast(object, a))), cast(tuple[IntOrColumn, ...], a)
@@ -88,7 +90,7 @@ def by_name(names: Sequence[str], number: IntOrColumn, value: Callable[[str], In
 
 
 def at_rate(steps: IntOrColumn, rate: float) -> IntOrColumn:
-    """ceil(steps / rate)."""
+    """Return ceil(steps / rate) as integers, element by element."""
     if rate == 1.0:
         return steps
     if is_column(steps):

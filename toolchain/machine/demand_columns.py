@@ -39,7 +39,11 @@ class Demands:
 
 
 def demands(ops: Sequence[MachineOp], chip: Chip, tables: Sequence[OperationTable] | None = None) -> Demands:
-    """Raises IndexError where an operation names a unit that the machine has not. tables: of these operations, made at need."""
+    """Return the demands of operations as columns, in their order.
+
+    `tables`: those of these operations; None: they are made here.
+    Raise IndexError where an operation names a unit that the machine does not have.
+    """
     count, spaces = len(ops), len(chip.spaces)
     lost = np.zeros((len(Lost._fields), count), np.int64)
     columns = Demands(*np.zeros((3, count), np.int64), *np.zeros((len(_MOVED), spaces, count), np.int64), lost=lost)

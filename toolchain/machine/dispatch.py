@@ -40,11 +40,11 @@ class InstructionStream(tuple[MachineOp, ...]):
     calls: Sequence[Calls]
 
     def name(self, index: int) -> str:
-        """`op 12`; `op 12, iteration 3 of 8` (the outermost repeat first); `op 12, called by op 80`."""
+        """Return a text such as `op 12`, `op 12, iteration 3 of 8` (the outermost repeat first) or `op 12, called by op 80`."""
         return _name(self.sources[index], self.iterations[index], self.calls[index])
 
     def round(self, index: int) -> int:
-        """The iteration of the outermost repeat, from 0; 0 outside of repeats."""
+        """Return the iteration of the outermost repeat, counted from 0; 0 outside of repeats."""
         open_iterations = self.iterations[index]
         return open_iterations[0][0] if open_iterations else 0
 
@@ -55,8 +55,10 @@ def op_number(ops: Sequence[MachineOp], index: int) -> str:
 
 
 def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Access, ...]:
-    """Every byte range that an operation may touch, reads first. An address read from memory makes a range a box of all that
-    it can be."""
+    """Return every byte range that an operation may touch, reads first.
+
+    A range whose address is read from memory becomes one range of all its possible places (`anywhere`).
+    """
     op = ops[index]
     op_accesses = accesses(op, chip)
     indirect = ops.indirect.get(index) if isinstance(ops, InstructionStream) else None
@@ -69,8 +71,10 @@ def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Acces
 
 
 def anywhere(access: Access, numbers: Sequence[MemoryIndex]) -> Access:
-    """The bytes that it may touch whatever these numbers are: where its places meet, all that lies between the first byte and the
-    last."""
+    """Return an access to all bytes that this one may touch, whatever numbers are read from memory.
+
+    Where its possible places may overlap, it is all bytes from the first to the last.
+    """
     several = [n for n in numbers if n.limit and n.scale]
     if not several:
         return access
@@ -81,7 +85,10 @@ def anywhere(access: Access, numbers: Sequence[MemoryIndex]) -> Access:
 
 
 def resolve_addresses(flow: InstructionStream, index: int, numbers: Mapping[int, int]) -> MachineOp:
-    """The operation with the addresses of one run. numbers: what each operation that read one has read, within its limit."""
+    """Return the operation with the addresses that it has in one run.
+
+    `numbers`: the number read in this run, within its limit, by the index of the operation that reads it.
+    """
     op, indirect = flow[index], flow.indirect.get(index)
     if not indirect:
         return op
@@ -97,7 +104,7 @@ def resolve_addresses(flow: InstructionStream, index: int, numbers: Mapping[int,
 def dispatch_program(
     chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None, bases: Mapping[int, int] | None = None
 ) -> InstructionStream:
-    """Dispatch the program.
+    """Return the operations of a program in the order of their dispatch: repeats unrolled, calls followed, addresses resolved.
 
     Raise ProgramError for a front end that cannot go on, and for a repeat or block that stays open.
     Raise it for more operations than `DISPATCHED_OPERATIONS`, too.

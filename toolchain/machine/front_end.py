@@ -66,18 +66,25 @@ class FrontEnd:
         self.indices = [()] * len(self.bases)
 
     def set_base(self, base: int, source: int, offset: int) -> None:
+        """Set register `base` to register `source` plus `offset`. Raise ValueError where there is no such register."""
         for name, value, least in (("base", base, 1), ("source", source, 0)):
             if not least <= value <= self.control.bases:
                 raise ValueError(f"{name}={value}, must be {least} to {self.control.bases} (control.bases)")
         self.bases[base], self.indices[base] = self.bases[source] + offset, self.indices[source]
 
     def load_base(self, base: int, source: int, offset: int, load: int, scale: int, limit: int) -> None:
+        """Set register `base` to register `source` plus `offset` plus `scale` times a number that is read from memory later.
+
+        `load`: the index of the operation that reads the number. `limit`: the largest number that counts.
+        Raise ValueError where the machine cannot do so.
+        """
         if self.control.indirect is None:
             raise ValueError("the machine has no control.indirect")
         self.set_base(base, source, offset)
         self.indices[base] = (*self.indices[base], MemoryIndex(load, scale, limit))
 
     def repeat(self, count: int) -> None:
+        """Open a repeat of `count` iterations at the next operation. Raise ValueError where the machine cannot do so."""
         allowed = self.control.repeat
         if allowed is None:
             raise ValueError("the machine has no control.repeat")
@@ -88,6 +95,7 @@ class FrontEnd:
         self.open.append(OpenBlock(self.next, "repeat", count))
 
     def again(self) -> None:
+        """End an iteration of the open repeat: go back to its begin, or close it. Raise ValueError where no repeat is innermost."""
         frame = self.open[-1] if self.open else None
         if frame is None or not frame.repeats:
             raise ValueError("ends no repeat" + ("" if frame is None else f"; the innermost is a {frame.opened_by}"))
@@ -99,11 +107,13 @@ class FrontEnd:
             self.open.pop()
 
     def open_block(self, number: int) -> None:
+        """Open the block of this number and run it once. Raise ValueError where the machine cannot do so."""
         self._enter(number, "block")
         self.blocks[number] = self.next
         self.open.append(OpenBlock(self.next, "block"))
 
     def call(self, number: int) -> None:
+        """Go to the begin of a block that was opened before. Raise ValueError where it was not, or the machine has no calls."""
         self._enter(number, "call")
         if number not in self.blocks:
             raise ValueError(f"block {number} was not met before")
@@ -111,6 +121,7 @@ class FrontEnd:
         self.next = self.blocks[number]
 
     def leave(self) -> None:
+        """End the innermost block; after a call go on behind it. Raise ValueError where no block is innermost."""
         frame = self.open[-1] if self.open else None
         if frame is None or frame.repeats:
             raise ValueError("ends no block" + ("" if frame is None else "; a repeat is open"))
@@ -143,9 +154,9 @@ class FrontEnd:
         return False
 
     def calls(self) -> tuple[tuple[int, int], ...]:
-        """(call, begin of the block that it runs) of each call that is open, as operations of the program."""
+        """Return (call, begin of the block that it runs) of each open call, as indexes of operations of the program."""
         return tuple((o.resume - 1, o.first - 1) for o in self.open if o.resume is not None)
 
     def iterations(self) -> tuple[tuple[int, int], ...]:
-        """(iteration, count) of each open repeat, the outermost first."""
+        """Return (iteration, count) of each open repeat, the outermost first."""
         return tuple((o.iteration, o.count) for o in self.open if o.repeats)

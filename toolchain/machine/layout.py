@@ -25,12 +25,15 @@ def memory_type(dtype: DTypeLike) -> np.dtype:
 
 
 def weight_bytes(count: IntOrColumn, number: IntOrColumn, chip: Chip) -> IntOrColumn:
-    """Bytes of `count` weights of the type of that number stored together: int4 has two a byte, low nibble first."""
+    """Return the bytes of `count` weights stored together. int4 has two a byte, low nibble first.
+
+    `number`: that of the weights' type.
+    """
     return by_type(number, chip.weight_types, lambda codes: ceil_div(count, 2) if codes is CodeType.INT4 else count)
 
 
 def parameter_bytes(channels: IntOrColumn, chip: Chip) -> IntOrColumn:
-    """Bytes of the requantization entries of so many output channels."""
+    """Return the bytes of the requantization entries of so many output channels."""
     return channels * chip.layout.parameters.size_bytes
 
 
@@ -68,31 +71,36 @@ def dense_bytes(
 
 
 def in_tiles(weights: Array, tile: tuple[int, int]) -> Array:
-    """[outputs, inner] -> [tiles, rows * columns], of `tile` = (rows, columns): rows of inner indices, columns of outputs. Tiles
-    follow one another along the inner indices first; in a tile the outputs of an inner index lie together. Zeros fill the last
-    ones."""
+    """Return weights[outputs, inner] as tiles [tiles, rows * columns], filled up with zeros.
+
+    `tile`: (rows, columns), rows of inner indices and columns of outputs.
+    Tiles follow one another along the inner indices first. In a tile the outputs of an inner index lie together.
+    """
     (outputs, inner), (rows, columns) = weights.shape, tile
     filled = np.pad(weights, ((0, -outputs % columns), (0, -inner % rows)))
     return filled.reshape(-1, columns, filled.shape[1] // rows, rows).transpose(0, 2, 3, 1).reshape(-1, rows * columns)
 
 
 def out_of_tiles(tiles: Array, outputs: int, inner: int, tile: tuple[int, int]) -> Array:
-    """The inverse of `in_tiles`."""
+    """Return the weights [outputs, inner] of tiles: the inverse of `in_tiles`."""
     rows, columns = tile
     filled = tiles.reshape(-(-outputs // columns), -(-inner // rows), rows, columns).transpose(0, 3, 1, 2)
     return filled.reshape(-(-outputs // columns) * columns, -1)[:outputs, :inner]
 
 
 def pack_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) -> bytes:
-    """int64[c], the last two of 1 or c -> requantization entries of output channels, one after another. Raises ValueError where
-    a value has more bits than its field."""
+    """Return the bytes of the requantization entries of c output channels, one after another.
+
+    `bias`: int64[c]. `multiplier`, `shift`: int64[c] or [1].
+    Raise ValueError where a value has more bits than its field.
+    """
     values = (bias, *np.broadcast_arrays(multiplier, shift, bias)[:2])
     bits = [_as_bits(value.astype(np.int64), *form) for value, form in zip(values, _fields(chip), strict=True)]
     return np.packbits(np.concatenate(bits, axis=1), axis=1, bitorder="little").tobytes()
 
 
 def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
-    """The inverse: bias, multiplier, shift int64[c] of the entries of a block."""
+    """Return bias, multiplier and shift, each int64[c], of a block of entries: the inverse of `pack_parameters`."""
     entries = np.frombuffer(block, np.uint8).reshape(-1, chip.layout.parameters.size_bytes)
     fields = _fields(chip)
     if all(width in _WORDS for width, _ in fields):
@@ -125,7 +133,7 @@ def _fields(chip: Chip) -> tuple[tuple[int, bool], ...]:
 
 
 def _of_bits(bits: Array, signed: bool) -> Array:
-    """uint8[c, width], the least first -> int64[c]."""
+    """Return as int64[c] the values of bits uint8[c, width], the least significant first. A value without bits is 1."""
     width = bits.shape[1]
     if not width:
         return np.ones(len(bits), np.int64)
@@ -136,7 +144,7 @@ def _of_bits(bits: Array, signed: bool) -> Array:
 
 
 def _as_bits(values: Array, width: int, signed: bool) -> Array:
-    """int64[c] -> uint8[c, width], the least first."""
+    """Return the bits of int64[c] as uint8[c, width], the least significant first. Raise ValueError where a value has more."""
     bits = (values[:, None] >> np.arange(width) & 1).astype(np.uint8)
     code_values = _of_bits(bits, signed)
     if (code_values != values).any():

@@ -34,7 +34,7 @@ def _by_name(operation_classes: Iterable[type[MachineOp]]) -> dict[str, type[Mac
 
 
 def _functions(operations: Mapping[str, type[MachineOp]]) -> dict[str, type[MachineOp]]:
-    """The functions of vector engines, in the order of their operations."""
+    """Return the operation of each function of vector engines. Raise TypeError where two operations have one function."""
     operation_by_function: dict[str, type[MachineOp]] = {}
     for operation in operations.values():
         for name in operation.FUNCTIONS:
@@ -54,13 +54,13 @@ def add_operations(operation_classes: Iterable[type[MachineOp]]) -> None:
 
 
 def remove_operations(names: Iterable[str]) -> None:
-    """Take operations of a plug-in out again."""
+    """Remove the operations of a plug-in from OPERATIONS and FUNCTIONS. Names that are not there are ignored."""
     removed_names = frozenset(names)
     _replace_operations({name: c for name, c in OPERATIONS.items() if name not in removed_names})
 
 
 def _replace_operations(operations: Mapping[str, type[MachineOp]]) -> None:
-    """Put these operations into the tables, which everybody holds, in the place of all others."""
+    """Replace the contents of OPERATIONS and FUNCTIONS, in place, since other modules hold these tables."""
     functions = _functions(operations)
     for table, entries in ((OPERATIONS, dict(operations)), (FUNCTIONS, functions)):
         table.clear()

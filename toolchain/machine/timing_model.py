@@ -192,12 +192,12 @@ class TimingModel:
 
     @property
     def state(self) -> list[object]:
-        """The objects that a run changes."""
+        """Return the objects that a run changes."""
         return [self, self._queues]
 
     @property
     def fetched(self) -> float:
-        """The cycle at which the front end has read the last operation."""
+        """Return the cycle at which the front end has read the last operation."""
         return self._fetched
 
     def times(self) -> tuple[float, ...]:
@@ -207,7 +207,7 @@ class TimingModel:
         return max(self.free) - self._fetched, *busy  # the last of all is the measure of what is repeated
 
     def mark(self) -> TimingMark:
-        """The present, to be repeated from."""
+        """Return a mark of the present state, from which `repeat` repeats."""
         return TimingMark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._queues.issued), self._fetched)
 
     def repeat(
@@ -246,29 +246,32 @@ class TimingModel:
 
 
 def make_timing_model(chip: Chip, record: Record | None = None) -> TimingModel:
-    """The queues and ports of a machine."""
+    """Return the timing model of a machine: its queues and the ports of its memories, at cycle 0.
+
+    `record`: takes the times of every step where it is given.
+    """
     specs = [unit.spec for unit in chip.units]
     depths = [s.queue_depth for s in specs]
     return TimingModel([s.issue_cycles for s in specs], depths, 2 * len(chip.spaces), record, flights(chip))
 
 
 def flights(chip: Chip) -> list[int]:
-    """Operations of each queue that may be in flight."""
+    """Return how many operations of each queue may be in flight."""
     return [flights_of(unit) for unit in chip.units]
 
 
 def flights_of(unit: Unit) -> int:
-    """Operations of its queue that may be in flight."""
+    """Return how many operations of the unit's queue may be in flight."""
     return unit.spec.outstanding if isinstance(unit.spec, Dma) else 1
 
 
 def read_rate(memory: Memory) -> float:
-    """Bytes a cycle of the port that reads."""
+    """Return the bytes a cycle of the port that reads; of shared ports, the larger of both rates."""
     return max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle if memory.shared_ports else 0.0)
 
 
 def write_rate(memory: Memory) -> float:
-    """Bytes a cycle of the port that writes."""
+    """Return the bytes a cycle of the port that writes; of shared ports, the larger of both rates."""
     return max(memory.write_bytes_per_cycle, memory.read_bytes_per_cycle if memory.shared_ports else 0.0)
 
 
@@ -286,7 +289,7 @@ def services(chip: Chip, op_demands: Demands) -> Iterator[tuple[Service, ...]]:
 
 
 def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
-    """Return the services of one operation."""
+    """Return (port, cycles) of each port of a memory that one operation's traffic occupies."""
     port_services: list[Service] = []
     for t in traffic:
         memory = chip.spaces[t.space].memory
@@ -299,7 +302,7 @@ def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
 
 
 def _count_port_cycles(chip: Chip, op_demands: Demands, space: int) -> tuple[Column, Column]:
-    """Cycles of the two ports of a memory."""
+    """Return the cycles of each operation at the two ports of a memory: int64[op] each, all of shared ports in the first."""
     memory = chip.spaces[space].memory
     read = np.maximum(_cycles(op_demands.read_burst_bytes[space], read_rate(memory)), op_demands.read_bank_cycles[space])
     written = np.maximum(_cycles(op_demands.write_burst_bytes[space], write_rate(memory)), op_demands.write_bank_cycles[space])

@@ -50,7 +50,7 @@ def window_reach(output: int, kernel: int, stride: int, dilation: int, pad: int,
 def extent_reached(
     output: IntOrColumn, kernel: IntOrColumn, stride: IntOrColumn, dilation: IntOrColumn, pad: IntOrColumn, size: IntOrColumn
 ) -> IntOrColumn:
-    """One past the last row that windows reach, at most `size`."""
+    """Return the index after the last row that windows reach, at most `size`; 0 where they reach none."""
     return most(0, least(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad))
 
 
@@ -84,7 +84,10 @@ def taps_met(
 
 
 def grid(rows: RowRuns, row_stride: int, columns: RowRuns, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Counts and strides, a dimension for each axis; two where its runs are apart and longer than one."""
+    """Return the counts and the strides of these rows and columns.
+
+    An axis has one dimension, or two where its runs are apart and longer than one.
+    """
     dimensions: list[tuple[int, int]] = []
     for runs, stride in ((rows, row_stride), (columns, column_stride)):
         if runs.count > 1:
@@ -96,14 +99,14 @@ def grid(rows: RowRuns, row_stride: int, columns: RowRuns, column_stride: int) -
 
 
 def _contiguous(rows: list[int]) -> Iterator[tuple[int, int]]:
-    """(first, length) of each run of neighbours."""
+    """Yield (first, length) of each run of neighbouring rows. `rows`: sorted."""
     ends = [row for row, after in pairwise(rows) if after != row + 1] + rows[-1:]
     starts = rows[:1] + [after for row, after in pairwise(rows) if after != row + 1]
     yield from ((start, end - start + 1) for start, end in zip(starts, ends))
 
 
 def _group_equal_runs(runs: Iterable[tuple[int, int]]) -> Iterator[RowRuns]:
-    """Neighbouring runs of one length at one step together."""
+    """Yield neighbouring runs of one length at one step as one group each."""
     group: RowRuns | None = None
     for first, length in runs:
         step = first - (group.first + (group.count - 1) * group.step) if group else 0

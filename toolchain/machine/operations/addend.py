@@ -62,7 +62,7 @@ class WithAddend:
     add_clamp_high: int = only_with("add", code("output_type"))
 
     def addend(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """The number of its type, and the bytes between its granules of channels."""
+        """Return the number of the addend's type, and the bytes between its granules of channels."""
         raise NotImplementedError
 
     @classmethod

@@ -17,14 +17,14 @@ from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
 class ControlOp(MachineOp):
-    """Base. `steer` is its meaning: what it does to the front end, which then goes on at `front.next`."""
+    """The base of operations of the front end. `steer` changes the front end, which then goes on at `front.next`."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
     ENGINE = None
 
     def steer(self, front: FrontEnd) -> None:
-        """Raises ValueError with the reason why the front end cannot do it."""
+        """Carry the operation out on the front end. Raise ValueError with the reason where the front end cannot do it."""
         raise NotImplementedError
 
     def queue(self, chip: Chip) -> None:

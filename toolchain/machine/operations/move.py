@@ -15,7 +15,7 @@ MOST_DIMENSIONS = 4  # strided counts of a move
 
 
 def list_unreachable_memories(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
-    """Memories that a channel cannot reach."""
+    """Yield a fault for each of these memories that the channel cannot reach."""
     for space in spaces:
         if space not in unit.reach:
             yield f"{unit.name} does not reach {chip.spaces[int(space_of(space, chip))].name} ({unit.key}.memories)"

@@ -77,23 +77,23 @@ class WindowOp(MachineOp):
         )
 
     def code_types(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """Numbers of the types of its input and its output."""
+        """Return the numbers of the types of its input and its output."""
         raise NotImplementedError
 
     def surfaces(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """Bytes between granules of channels of its input and its output."""
+        """Return the bytes between granules of channels of its input and of its output."""
         raise NotImplementedError
 
     def pixels(self) -> IntOrColumn:
-        """Output pixels."""
+        """Return the number of output pixels."""
         return self.output_height * self.output_width
 
     def taps(self) -> IntOrColumn:
-        """Elements of the window."""
+        """Return the number of elements of the window."""
         return self.kernel_height * self.kernel_width
 
     def window_rows(self) -> tuple[IntOrColumn, ...]:
-        """The arguments of `machine.window_rows` for the rows of its input."""
+        """Return the arguments of functions of `machine.window_rows` for the rows of its input."""
         return (
             self.output_height,
             self.kernel_height,
@@ -107,7 +107,7 @@ class WindowOp(MachineOp):
         return self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
 
     def window_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
-        """Bytes of the input that windows reach; not what strides and dilations pass over."""
+        """Return the bytes of the input that windows reach, without those that strides and dilations pass over."""
         return rows_reached(*self.window_rows()) * rows_reached(*self.window_columns()) * self.pixel_bytes(channels, chip)
 
     def pixel_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
@@ -203,7 +203,7 @@ class WeightedWindowOp(WindowOp):
             yield formula(lies("addend", "y, x, o", "addend_address", chip, "addend_type"))
 
     def outputs(self) -> IntOrColumn:
-        """Output channels."""
+        """Return the number of output channels."""
         raise NotImplementedError
 
     def weights_number(self) -> IntOrColumn:
@@ -225,7 +225,7 @@ class WeightedWindowOp(WindowOp):
         return with_output(mac, folds, self.pixels(), self.outputs(), self.use_table, added, self.emit)
 
     def get_buffered_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
-        """Bytes of the input that are read once through the array's window buffer."""
+        """Return the bytes that one pass of the input through the array's window buffer reads."""
         size = self.pixel_bytes(channels, chip)
         columns, reach = rows_reached(*self.window_columns()), (self.kernel_width - 1) * self.dilation_width + 1
         by_row = self.output_height * self.kernel_height * columns * size
@@ -238,7 +238,7 @@ class WeightedWindowOp(WindowOp):
         return AccumulatorUse(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
 
     def get_streamed_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn]:
-        """Bytes that are read of the input and of the weights, as often as they are."""
+        """Return the bytes that are read of the input and of the weights, repeated reads included."""
         raise NotImplementedError
 
     def array_ranges(

@@ -14,11 +14,12 @@ WEIGHT_TYPES = TypeList("numerics.weight and more_weights", "numerics.more_weigh
 
 
 def code(of: str) -> Any:
-    """An activation's code: a bound of a clamp, a value. of: the parameter that names its type."""
+    """Make the parameter for a code of activations, such as a bound of a clamp. `of`: the parameter that names its type."""
     return parameter("codes", _code, typed_by=of)
 
 
 def zero_point(of: str) -> Any:
+    """Make the parameter for a zero point. `of`: the parameter that names its type."""
     return parameter("codes", _zero_point, typed_by=of)
 
 
@@ -37,6 +38,7 @@ def _zero_point(operation: Any, chip: Chip) -> Need:
 
 
 def multiplier() -> Any:
+    """Make the parameter for the multiplier of a scale."""
     return parameter("", _multiplier)
 
 
@@ -46,6 +48,7 @@ def _multiplier(operation: Any, chip: Chip) -> Need:
 
 
 def shift() -> Any:
+    """Make the parameter for the shift of a scale, to the right."""
     return parameter("bits", _shift)
 
 
@@ -54,6 +57,7 @@ def _shift(operation: Any, chip: Chip) -> Need:
 
 
 def make_left_shift() -> Any:
+    """Make the parameter for the left shift of the operands of a sum."""
     return parameter("bits", _get_left_shift_values)
 
 
@@ -62,12 +66,12 @@ def _get_left_shift_values(operation: Any, chip: Chip) -> Need:
 
 
 def code_type() -> Any:
-    """The type of an operand's codes, by its number in `chip.code_types`: no bits where a machine has one."""
+    """Make the parameter for the type of an operand's codes: its number in `chip.code_types`, no bits where a machine has one."""
     return _type_number(ACTIVATION_TYPES)
 
 
 def weight_type() -> Any:
-    """The type of an operation's weights, by its number in `chip.weight_types`: no bits where a machine has one."""
+    """Make the parameter for the type of weights: its number in `chip.weight_types`, no bits where a machine has one."""
     return _type_number(WEIGHT_TYPES)
 
 

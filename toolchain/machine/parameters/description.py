@@ -37,7 +37,7 @@ class Limit:
     index: int | None = None
 
     def of(self, operation: Any, chip: Chip) -> int | None:
-        """The largest value that the operation, a class, may have here; None: no limit."""
+        """Return the largest value that operations of this class may have here; None where there is no limit."""
         value = getattr(getattr(chip.limits, operation.NAME), self.key, None)
         return value if value is None or self.index is None else value[self.index]
 
@@ -80,10 +80,13 @@ class Parameter:
 
 
 def parameter(unit: str, values: Values, **more: Any) -> Any:
-    """A field of an operation's dataclass."""
+    """Return a dataclass field for a parameter of an operation. `more`: further fields of Parameter."""
     return field(metadata={"parameter": Parameter(unit, values, **more)})
 
 
 def choice(unit: str, values: Values, absent: Any = 0, **more: Any) -> Any:
-    """One that is `absent` where it is not given, and takes no bits where a machine has no other value."""
+    """Return a dataclass field for a parameter that may be left out.
+
+    It is then `absent`. It takes no bits where a machine has no other value.
+    """
     return field(default=absent, metadata={"parameter": Parameter(unit, values, choice=True, absent=int(absent), **more)})

@@ -19,19 +19,22 @@ def unit_number() -> Any:
 
 
 def dma_channel() -> Any:
+    """Make the number of the DMA channel that runs the operation."""
     return parameter("", lambda operation, chip: Need(0, len(chip.of_kind("dma")) - 1, f"{chip.key('dma')}.channels"))
 
 
 def engine_of_sync() -> Any:
+    """Make the number of the queue that a signal or a wait stands in, among all units."""
     return parameter("", lambda operation, chip: Need(0, len(chip.units) - 1, f"units {', '.join(u.name for u in chip.units)}"))
 
 
 def semaphore() -> Any:
+    """Make the number of a semaphore."""
     return parameter("", lambda operation, chip: Need(0, chip.sync.semaphores - 1, "sync.semaphores"))
 
 
 def index_limit() -> Any:
-    """The largest index that a program takes from memory."""
+    """Make the largest index that an operation takes from memory; 0 alone on machines without control.indirect."""
 
     def values(operation: Any, chip: Chip) -> Need:
         indirect = chip.control.indirect
@@ -46,6 +49,8 @@ def word_size() -> Any:
 
 
 def repeat_count() -> Any:
+    """Make the number of iterations of a repeat, at least 1."""
+
     def values(operation: Any, chip: Chip) -> Need:
         repeat = chip.control.repeat
         return Need(1, repeat.max_count if repeat else 1, "control.repeat.max_count")
@@ -54,6 +59,8 @@ def repeat_count() -> Any:
 
 
 def block_number() -> Any:
+    """Make the number of a block that is called."""
+
     def values(operation: Any, chip: Chip) -> Need:
         call = chip.control.call
         return Need(0, call.blocks - 1 if call else 0, "control.call.blocks")

@@ -245,13 +245,16 @@ def _folds(mac: MacArray, folds: IntOrColumn, fold: _Fold, useful_cycles: IntOrC
 
 
 def operands_of(mac: MacArray, activation: CodeType, weight: CodeType) -> Operands:
-    """The array's share of its peak is 1.0 where the table is silent."""
+    """Return the rate and the bits of operands of these types. The rate is 1.0 of the peak where the machine gives none."""
     rate = mac.rate_of(activation, weight)
     return Operands(1.0 if rate is None else rate, activation.bits, weight.bits)
 
 
 def matrix_operands(mac: MacArray, a: CodeType, b: CodeType) -> Operands:
-    """Both are activations: b goes through the weight port, of 16 bits as two planes of 8 at half the rate."""
+    """Return the rate and the bits of the operands of a product of two activations.
+
+    b goes through the weight port. With 16 bits it is two planes of 8, at half the rate.
+    """
     rate = operands_of(mac, a, CodeType.INT8).rate
     return Operands(rate / b.size_bytes, a.bits, b.bits)
 

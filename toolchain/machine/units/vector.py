@@ -64,6 +64,9 @@ def rate_of(
 
 
 def find_function_key(names: Collection[str], chip: Chip) -> str | None:
-    """The reason for an operation that does these functions of the vector engines."""
+    """Return the text of the key because of which programs use an operation with these functions of vector engines.
+
+    Return None where the machine has none of the functions.
+    """
     used = sorted({*names} & chip.functions)
     return f"{chip.key('vector')}.functions has {', '.join(used)}" if used else None
