@@ -95,7 +95,7 @@ class FrontEnd:
         self.open.append(OpenBlock(self.next, "repeat", count))
 
     def again(self) -> None:
-        """End an iteration of the open repeat: go back to its begin, or close it. Raise ValueError where no repeat is innermost."""
+        """End an iteration of the open repeat: go back to its begin, or close it. Raise ValueError where none is innermost."""
         frame = self.open[-1] if self.open else None
         if frame is None or not frame.repeats:
             raise ValueError("ends no repeat" + ("" if frame is None else f"; the innermost is a {frame.opened_by}"))

@@ -101,7 +101,12 @@ class AccuracyResult:
 def evaluate_accuracy(
     subject: AccuracyInput, first: tuple[Sample, Run], gate: Gate, evaluation: Evaluation | None, reported: bool
 ) -> AccuracyResult:
-    """first: the first of the samples, with what the judged network makes of it; the others are run here."""
+    """Measure the accuracy of a build, judge it by the gate, and return the result.
+
+    `first`: the first sample with the run of the judged network on it; the other samples are run here.
+    `evaluation`: the user's function; None without one.
+    `reported`: whether the error report of all layers is requested.
+    """
     few = None if gate else FEW_HELD_OUT if subject.on == "held out" else FEW
     runs = ((s, subject.judged.session.run_detailed(s)) for s in islice(subject.samples, 1, few))
     runs = _CountedRuns(chain([first], runs), evaluation is not None)
@@ -280,7 +285,7 @@ def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _CountedRuns) -
 
 
 def _find_upstream_tensors(graph: Graph, tensor: str) -> set[str]:
-    """The tensors that `tensor` is made of, and itself."""
+    """Return the names of the tensors that `tensor` depends on, and its own."""
     upstream = {tensor}
     for node in reversed(graph.nodes):
         if upstream.intersection(node.outputs):

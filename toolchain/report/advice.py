@@ -52,6 +52,7 @@ def suggest_advice(
 
 
 def advise_host(nodes: Sequence[str]) -> Advice:
+    """Return the advice to leave these nodes of the model to the host."""
     return Advice(" and ".join(f"--host-node {n}" for n in nodes), host_nodes=tuple(nodes))
 
 

@@ -48,8 +48,11 @@ def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool =
 
 
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
-    """The parts under `key`, of steps of a sequence the worst. Random inputs give figures, no verdict: they say nothing of the
-    model's own data."""
+    """Return a table of the parts under `key` of the report, of steps of a sequence the worst; empty without parts.
+
+    Parts that were judged on random inputs get figures and no verdict, since these say nothing of the model's own data.
+    `what`: the parts, for the title.
+    """
     judged = report["judged_on"] != RANDOM
     count, all_of = report["judged_samples"], report["samples_to_judge"] if judged else None
     some = format_count(count, "sample") if all_of is None or all_of <= count else f"{count} of {format_count(all_of, 'sample')}"
@@ -61,7 +64,7 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
 
 
 def _rows(part: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """A row for the part, and one for each part of it of unlike size."""
+    """Return a row for the part, and one for each of its slices."""
     worst = "" if part["worst_sample_db"] is None else f"{part['worst_sample_db']:.1f}"
     first = (cut(part["name"], 60), format_decibels(part), worst, f"{part['cosine']:.6f}", verdicts.get(part["tensor_name"], ""))
     slices = [(f"  {cut(s['part'], 58)}", format_decibels(s), "", "", verdicts.get(s["part"], "")) for s in part["parts"]]
@@ -79,7 +82,7 @@ def spread_text(report: Mapping[str, Any]) -> str:
 
 
 def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Parts of the steps of a sequence as the one that is farthest from float, whose name says how many there are."""
+    """Return the parts, those of the steps of a sequence as one: the farthest from float. Its name says how many there are."""
     groups = group_rows(parts, lambda part: part["steps_of"])
     worst = [min(group, key=_level) for group in groups]
     return [
@@ -92,13 +95,16 @@ def _level(part: Mapping[str, Any]) -> float:
 
 
 def format_decibels(part: Mapping[str, Any]) -> str:
+    """Return the part's SQNR with one decimal, `exact`, or `-inf`."""
     value = part["sqnr_db"]
     return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"
 
 
 def attribution_text(figures: Mapping[str, Any]) -> str:
-    """Shares of all cycles, each unit's sum to 100 %; causes that no unit has are left out. Of signals, with the unit waited for
-    longest. Empty where the causes are not known."""
+    """Return a table of each unit's cycles by cause, as shares of all cycles; empty where the causes are not known.
+
+    Each unit's shares sum to 100 %. Causes that no unit has are left out. Signals name the unit that is waited for longest.
+    """
     if not figures["attribution"] or not figures["cycles"]:
         return ""
     units: Mapping[str, Mapping[str, Any]] = figures["attribution"]

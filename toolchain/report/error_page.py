@@ -27,7 +27,7 @@ _COLOURS = (
 
 
 def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, bytes]:
-    """File name -> what it holds."""
+    """Return the contents of the error report's files by name: layers.txt, layers.json, layers.html."""
     head = f"{title}: error of each layer, on {format_count(report.samples, 'sample')} {judged_on}"
     figures = {"model": title, "judged_on": judged_on, **report.as_json()}
     return {
@@ -40,7 +40,10 @@ def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, b
 
 
 def finding_text(finding: Mapping[str, object] | LayerError) -> str:
-    """One finding in one line: layer, tensor, figures, cause, tried remedy. finding: also as its JSON has it."""
+    """Return a finding as one line: layer, tensor, figures, cause, tried remedy.
+
+    `finding`: a finding, or its JSON.
+    """
     f = finding.as_json() if isinstance(finding, LayerError) else finding
     place = f"layer {f['layer']} ({f['op']})" if f["layer"] is not None else f"{f['tensor']} on its way into the NPU ({f['op']})"
     at_output = f", {_level(f['effect_db'])} dB of the output" if f["effect_db"] is not None else ""
@@ -49,7 +52,7 @@ def finding_text(finding: Mapping[str, object] | LayerError) -> str:
 
 
 def findings_text(findings: Sequence[LayerError]) -> str:
-    """Worst first, one a line."""
+    """Return the findings as text, a line each, in their order; a sentence where there are none."""
     return "\n".join(finding_text(f) for f in findings) or _NOTHING
 
 
@@ -70,7 +73,7 @@ _HEADERS = (
 
 
 def rows_text(rows: Sequence[LayerError]) -> str:
-    """A line a layer, of steps of a sequence the worst. In dB of signal over noise; see LayerError."""
+    """Return a table with a line for each layer, of steps of a sequence the first. Figures are dB of signal over noise."""
     return table(_HEADERS, _lines(rows, 40), tuple(range(3, 10)))
 
 
@@ -104,7 +107,10 @@ def _level(value: object) -> str:
 
 
 def page(report: ErrorReport, head: str) -> str:
-    """HTML: findings, plot, table. Names of the model are escaped; nothing is loaded from elsewhere."""
+    """Return the error report as an HTML page: findings, plot, table. `head`: its title.
+
+    Names of the model are escaped. The page loads nothing from elsewhere.
+    """
     rows = "".join(map(_row, _lines(report.rows, 200)))
     titles = "".join(f"<th{_number(i)}>{escape(h)}</th>" for i, h in enumerate(_HEADERS))
     items = "".join(f"<li>{escape(finding_text(f))}</li>" for f in report.findings[:_FIRST])
@@ -129,7 +135,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def plot(rows: Sequence[LayerError]) -> str:
-    """SVG: a bar a layer in the network's order, and the line of what has accumulated."""
+    """Return an SVG with a bar for each layer, in the network's order, and a line of the accumulated error."""
     ordered = sorted(rows, key=lambda r: r.position)
     bar = min(_BAR, max(1.5, _WIDEST / max(len(ordered), 1)))
     width = _MARGIN + bar * len(ordered) + 10

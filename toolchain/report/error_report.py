@@ -94,7 +94,11 @@ class ErrorReport:
 
 
 def concat_parts(chosen: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Concat node -> (model tensor, layout) of each operand. chosen: the graph as selected."""
+    """Return (model tensor, layout) of each operand of the Concats of a graph, by the name of the Concat.
+
+    `chosen`: the graph as selected.
+    `origins`: (model tensor, layout) by chip tensor.
+    """
     return {n.name: [origins[name] for name in n.inputs] for n in chosen.nodes if isinstance(n.op, ModelConcat)}
 
 
@@ -260,7 +264,7 @@ class _Outputs:
         return self._measurements.network.shown[block.tensor].model in self._upstream
 
     def level(self, block: ComparisonBlock) -> float:
-        """dB of the output that suffers most where the block's error alone is put into float.
+        """Return the SQNR in dB of the output that suffers most where the block's error alone is put into float.
         What follows saturates as codes do: a root that is rounded to zero has no infinite reciprocal on the chip.
         """
         tensor = self._measurements.network.shown[block.tensor].model
@@ -293,7 +297,7 @@ def _list_ends_of_codes(measurements: LayerMeasurements) -> dict[str, tuple[floa
 
 
 def _find_upstream_tensors(graph: OnnxGraph, names: Iterable[str]) -> set[str]:
-    """The tensors that these are made of, and themselves."""
+    """Return the names of the tensors that these depend on, and their own."""
     upstream = set(names)
     for node in reversed(graph.nodes):
         if upstream.intersection(node.outputs):
@@ -302,7 +306,7 @@ def _find_upstream_tensors(graph: OnnxGraph, names: Iterable[str]) -> set[str]:
 
 
 def _tells(graph: OnnxGraph, name: str, value: np.ndarray) -> bool:
-    """False of the scores of what is not there."""
+    """Return False for an output of a Sigmoid or Softmax that never exceeds NO_SCORE: it has detected nothing. Else True."""
     maker = graph.producers().get(name)
     scores = maker is not None and maker.op.op_type in ("Sigmoid", "Softmax")
     return not scores or bool(value.max(initial=0.0) > NO_SCORE)

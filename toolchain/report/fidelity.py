@@ -135,7 +135,7 @@ class FidelityPart(Fidelity):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """JSON has no infinity: an exact part gives null."""
+        """Return the figures of the part for JSON. JSON has no infinity, so an exact part gives null."""
         slices = [{"part": s.label(self.name), "sqnr_db": _finite(s.sqnr_db), "rms": s.rms} for s in self.slices]
         return {
             **super().as_json(),
@@ -188,6 +188,7 @@ class _TensorSums:
         self._scores = ScoreAgreement() if scores else None
 
     def update(self, reference: np.ndarray, got: np.ndarray) -> None:
+        """Add the errors of one sample. `reference`: float's values; `got`: those of the integer network, of the same shape."""
         error, parts = ErrorSums(), PartSums()
         error.update(reference, got)
         parts.update(reference, got)
@@ -203,6 +204,7 @@ class _TensorSums:
 
     @property
     def worst_sample_db(self) -> float:
+        """Return the least SQNR in dB of a sample, quiet samples left out; infinite where there are no others."""
         least = sum(self._energies) / max(len(self._energies), 1) / QUIET
         return min((db for db, energy in zip(self.each_db, self._energies) if energy > least), default=math.inf)
 

@@ -221,7 +221,7 @@ class LayerError:
     tried: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """JSON has no infinity: what is exact, or tells nothing, gives null."""
+        """Return the record for JSON. JSON has no infinity: a figure that is exact, or that tells nothing, gives null."""
         keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types", "name", "advice", "tried", "remedy")]
         return {**{k: _finite(getattr(self, k)) for k in keys}, "remedy": self.tried, "tensor": self.name, **self.types.as_json()}
 

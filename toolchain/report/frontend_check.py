@@ -91,8 +91,10 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
 
 
 def _compare_optimized(model: NormalModel, names: Sequence[str], sample: Sample) -> None:
-    """Run the file optimized too: what that changes is a note of the build, and where it changes nothing, graphs that are derived
-    of the file are spared the comparison."""
+    """Run the file optimized too. A change of its outputs becomes a note of the build.
+
+    Where nothing changes, graphs that are derived from the file are not compared again.
+    """
     trust_optimizer(False)
     session = FloatSession(_file(model), names)
     session.run(sample)
@@ -204,8 +206,10 @@ def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
 
 
 def distance(reference: np.ndarray, got: np.ndarray) -> float:
-    """The largest error as a share of the reference's largest magnitude; of values that are not float, the share that differ.
-    Infinite where shapes or types differ, or only one of the two is NaN or infinite."""
+    """Return the largest error as a share of the reference's largest magnitude; of integers, the share that differ.
+
+    Return infinity where shapes or types differ, or only one of the two is NaN or infinite.
+    """
     if not _has_same_type(reference, got):
         return np.inf
     if reference.dtype.kind != "f":
@@ -220,7 +224,7 @@ def distance(reference: np.ndarray, got: np.ndarray) -> float:
 
 
 def _find_nan_places(reference: np.ndarray, got: np.ndarray) -> np.ndarray | None:
-    """bool[...]: where the reference alone is NaN; None where it is nowhere."""
+    """Return bool[...], True where the reference alone is NaN; None where it is nowhere, or shapes or types differ."""
     if not _has_same_type(reference, got) or reference.dtype.kind != "f":
         return None
     lost = np.isnan(reference) & ~np.isnan(got)
@@ -285,7 +289,10 @@ def _amount(error: float) -> str:
 
 
 def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
-    """The first tensor, in the order of the normal form, that its file computes otherwise, and by how much."""
+    """Return the first tensor, in the order of the normal form, that its file computes otherwise, and the distance.
+
+    Return None where there is none.
+    """
     assert model.source is not None
     file_types, types = model.source.types, model.types
     names = [n for node in model.graph.nodes for n in node.outputs if n in file_types and file_types[n] == types[n]]

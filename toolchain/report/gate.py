@@ -47,7 +47,7 @@ class Gate:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options that are given, without their dashes."""
+        """Return the names of the options that are given, without their dashes."""
         thresholds = {"min-cosine": self.min_cosine, "min-sqnr": self.min_sqnr, "eval": self.evaluation}
         return tuple(name for name, value in thresholds.items() if value is not None)
 
@@ -94,14 +94,17 @@ def _file_and_function(spec: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A user's function, whose file has been run. spec: as it was given."""
+    """A user's function, whose file has been run. `spec`: FILE.py:FUNCTION, as it was given."""
 
     spec: str
     function: Callable[..., Any]
 
 
 def load_evaluation(gate: Gate) -> Evaluation | None:
-    """Raises CompileError: no such file or function, or it does not import."""
+    """Return the user's function of --eval; None without one.
+
+    Raise CompileError where the file or the function does not exist, or the file cannot be run.
+    """
     if gate.evaluation is None:
         return None
     file, name = _file_and_function(gate.evaluation)
@@ -109,7 +112,10 @@ def load_evaluation(gate: Gate) -> Evaluation | None:
 
 
 def run_evaluation(evaluation: Evaluation, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
-    """Raises CompileError: whatever the user's function raises, and what it gives that is no (number, bool)."""
+    """Return the score that the user's function gives to the outputs of float and of the integer network on the samples.
+
+    Raise CompileError where the function raises, or returns something else than (number, bool).
+    """
     spec, way_out = evaluation.spec, "mend the function"
     file, outputs = Path(_file_and_function(spec)[0]), map(list, (float_outputs, integer_outputs, samples))
     answer = call_user(file, spec, way_out, evaluation.function, *outputs)
@@ -131,7 +137,7 @@ def _score(spec: str, answer: Any) -> Score:
 
 
 def failures(shortfalls: Sequence[tuple[str, LayerError | None]], score: Score | None, worst: LayerError | None) -> list[str]:
-    """A line for each part that falls short and for a score that did not pass, with the layer to blame below it."""
+    """Return a text for each part that falls short and for a score that did not pass, with the layer to blame below it."""
     sentences = [f"{sentence}{_format_blame(finding)}" for sentence, finding in shortfalls]
     if score is not None and not score.passed:
         sentences.append(f"--eval {score.function}: {score.value:g} did not pass{_format_blame(worst)}")

@@ -67,7 +67,10 @@ def find_layer_intervals(region: Region, simulation: Simulation) -> tuple[LayerI
 
 
 def _count_layer_returns(layers: np.ndarray, rounds: np.ndarray, computes: np.ndarray) -> np.ndarray:
-    """int64[op]: how often until then, in one iteration, a layer has computed behind one that follows it in the network."""
+    """Return int64[op]: how often, up to the operation, a layer has computed after one that follows it in the network.
+
+    Steps back from one iteration to the next do not count.
+    """
     computing_layers, turn = layers[computes], rounds[computes]
     back = np.zeros(len(layers), np.int64)
     back[np.flatnonzero(computes)[1:]] = (computing_layers[1:] < computing_layers[:-1]) & (turn[1:] == turn[:-1])
@@ -75,7 +78,7 @@ def _count_layer_returns(layers: np.ndarray, rounds: np.ndarray, computes: np.nd
 
 
 def layer_cycles(region: Region, simulation: Simulation) -> np.ndarray:
-    """int64[layer]."""
+    """Return int64[layer], the cycles of each layer of a region. They sum to the region's cycles where it has layers."""
     cycles_by_layer, begin = np.zeros(len(region.layers), np.int64), 0
     for end, layer in find_layer_intervals(region, simulation):
         cycles_by_layer[layer] += end - begin

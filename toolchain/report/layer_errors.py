@@ -63,7 +63,10 @@ class ErrorNetwork:
         return None if factors is None else (1 / factors).astype(np.float32)
 
     def limit_values(self, block: ComparisonBlock, x: Array) -> Array:
-        """float's values of the block's tensor, as far as they tell its readers anything, and mathematics leaves them."""
+        """Return float's values `x` of the block's tensor, clipped to what its consumers can tell apart.
+
+        They are also clipped to a ClippedRange of the tensor, and to its codes where a quantized model clips to these.
+        """
         saturation, within = self.silent.get(block.tensor), self.model.inner.get(self.shown[block.tensor].model)
         if isinstance(within, ClippedRange):
             x = np.clip(x, within.low, within.high, dtype=x.dtype)
@@ -77,7 +80,7 @@ class ErrorNetwork:
         return (low - quant.zero_point) * quant.scale, (high - quant.zero_point) * quant.scale
 
     def name(self, block: ComparisonBlock) -> str:
-        """The file's, of the tensor that a block makes."""
+        """Return the file's name of the tensor that a block makes."""
         return self.model.name(self.shown[block.tensor].model)
 
     def quant(self, name: str) -> Quant:
@@ -87,7 +90,7 @@ class ErrorNetwork:
 
     @cached_property
     def masks(self) -> frozenset[str]:
-        """Tensors of the model in which minus infinity masks."""
+        """Return the tensors of the model in which minus infinity masks."""
         divided = self.model.divided
         return find_masked_tensors(self.model.proto if divided is None else divided.original_model)
 
@@ -126,7 +129,11 @@ class SampleRecord:
 
 @dataclass
 class LayerMeasurements:
-    """Sums by the blocks' tensors. kept: the samples whose outputs hold most, most first, for what is measured on few."""
+    """The error sums of all blocks, by the blocks' tensors.
+
+    `samples`: how many samples were measured.
+    `records`: the samples whose outputs have most energy, most first, for measurements of few samples.
+    """
 
     network: ErrorNetwork
     sums: dict[str, LayerErrorSums]
@@ -134,7 +141,10 @@ class LayerMeasurements:
     records: list[SampleRecord] = field(default_factory=list[SampleRecord])
 
     def outputs(self, block: ComparisonBlock, record: SampleRecord, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
-        """The codes of what a block makes on a sample, fed with float's tensors; nodes: put in their places."""
+        """Return the codes of the tensors that a block makes on a sample, fed with float's tensors.
+
+        `nodes`: nodes to run in the place of those of the same names.
+        """
         if nodes is None and block.tensor in record.block_codes:
             return dict(record.block_codes[block.tensor])
         replaced_block = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
@@ -142,7 +152,7 @@ class LayerMeasurements:
 
 
 def evaluate_block(block: ComparisonBlock, graph: Graph, codes: Codes) -> dict[str, Array]:
-    """The codes of every tensor that the block makes of `codes`."""
+    """Return the codes of every tensor that the block makes, by name. `codes`: those of its feeds."""
     codes_by_tensor: dict[str, Array] = {}
     for node in block.nodes:
         inputs = [
@@ -264,8 +274,9 @@ def _laid_out(codes: Array, layout: str) -> Array:
 
 
 def _widen_limits(limits: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Array]:
-    """Widen the least and the largest code of each channel.
+    """Return the least and the largest code of each channel, over earlier limits and these codes.
 
+    `limits`: the earlier ones; None before the first codes.
     `codes`: [..., c].
     """
     rows = codes.reshape(-1, codes.shape[-1])
@@ -277,7 +288,7 @@ def _widen_limits(limits: tuple[Array, Array] | None, codes: Array) -> tuple[Arr
 
 
 def weight_noise(measurements: LayerMeasurements, block: ComparisonBlock) -> float | None:
-    """The noise that rounded weights alone leave in the block's tensor, as a share of its signal; None without weights.
+    """Return the noise that rounded weights alone leave in the block's tensor, as a share of its signal; None without weights.
 
     The errors of the weights are convolved as weights of their own, in 8 bits of the largest; what the layer clamps is let
     out.

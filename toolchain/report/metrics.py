@@ -124,7 +124,10 @@ def _arrays_overlap(chip: Chip, simulations: Sequence[Simulation]) -> float:
 
 
 def roofline(chip: Chip, macs: int, read_bytes: int, write_bytes: int) -> int:
-    """No program is faster: peak products a cycle; compulsory traffic at the rate of each port of the DRAM, and of the DMA."""
+    """Return the cycles that no program of these products and bytes can beat.
+
+    They are the largest of the products at peak rate, and the bytes at the rate of each DRAM port and of all DMA channels.
+    """
     dram = chip.dram
     moved_a_cycle = sum(unit.dma.bytes_per_cycle for unit in chip.of_kind("dma"))
     moved = read_bytes + write_bytes
@@ -188,12 +191,12 @@ def _layers(
 
 
 def _busy_macs(chip: Chip, busy: np.ndarray) -> int:
-    """Products that the arrays could make in the cycles in which they worked for a layer, whenever these were."""
+    """Return the products that the arrays could make in the cycles in which they worked for a layer, whenever these were."""
     return round(sum(int(busy[unit.queue]) * chip.peak_macs([unit]) for unit in chip.of_kind("mac_array")))
 
 
 def _engine(chip: Chip, busy: np.ndarray) -> str:
-    """The engines that worked for a layer, with the number of their units: arrays if any did, else vector engines, else DMA."""
+    """Return the engines that worked for a layer as text, with the number of units: arrays if any did, else vector, else DMA."""
     for kind in KINDS:
         names = Counter(u.engine for u in chip.of_kind(kind) if busy[u.queue])
         if names:
@@ -202,5 +205,5 @@ def _engine(chip: Chip, busy: np.ndarray) -> str:
 
 
 def _bound_by(chip: Chip, busy: np.ndarray) -> str:
-    """The engine whose unit worked longest for the layer."""
+    """Return the engine whose unit worked longest for the layer; `none` where none worked."""
     return chip.units[int(busy.argmax())].engine if busy.any() else "none"

@@ -97,12 +97,12 @@ class RoundingError:
 
     @property
     def one_code(self) -> bool:
-        """True where unlike values all have the same code."""
+        """Return whether all values have the same code although they differ."""
         return self._first == self._last and self.low < self.high
 
     @property
     def usual(self) -> float:
-        """Median magnitude of the values that are not zero."""
+        """Return the median magnitude of the values that are not zero, of some values a sample; 0 where there are none."""
         return float(np.median(np.concatenate(self._some))) if any(s.size for s in self._some) else 0.0
 
     @property
@@ -112,7 +112,10 @@ class RoundingError:
 
 
 def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False, unscaled: Array | None = None) -> float:
-    """Sum of squared differences of what the codes stand for from x, of the same shape. masks, unscaled: as of `Rounding`."""
+    """Return the sum of squared differences between the real values of the codes and `x`, of the same shape.
+
+    `masks`, `unscaled`: as of `RoundingError`.
+    """
     flat, other, back = np.ravel(x), np.ravel(codes), _ravel_unscaling(unscaled, x)
     scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
     floor = _floor(quant, codes.dtype) if masks else -math.inf
@@ -132,7 +135,7 @@ def _ravel_unscaling(unscaled: Array | None, x: Array) -> Array | None:
 
 
 def _floor(quant: Quant, dtype: str | np.dtype[Any]) -> float:
-    """What masks lies below: the codes of a tensor that masks end where nothing is left of a position."""
+    """Return the value below which a value of a masking tensor masks: half a step below its codes, at least MASK_LOW."""
     return max(MASK_LOW, quant.scale * (int(np.iinfo(dtype).min) - quant.zero_point - 0.5))
 
 

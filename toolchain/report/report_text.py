@@ -28,7 +28,10 @@ JUDGED_ON = {
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
-    """Columns as wide as their widest cell; those in `right` are set right."""
+    """Return a table as text, with columns as wide as their widest cell.
+
+    `right`: the numbers of the columns that are aligned to the right.
+    """
     widths = [max(len(str(r[i])) for r in (headers, *rows)) for i in range(len(headers))]
 
     def line(cells: Sequence[str]) -> str:
@@ -109,7 +112,7 @@ def _dram_bytes(layer: Mapping[str, Any]) -> int:
 
 
 def totals_text(figures: Mapping[str, Any]) -> str:
-    """Every total beside its bound."""
+    """Return the totals of the network, each with its bound; one sentence where nothing runs on the chip."""
     if not figures["layers"]:
         headline = f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
         return f"{headline}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else headline
@@ -247,7 +250,7 @@ def _level(decibels: float | None) -> str:
 
 
 def worst_text(report: Mapping[str, Any]) -> str:
-    """The layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
+    """Return the layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
     worst = report["worst_layers"]
     rows = [(cut(w["layer"] or "-", 40), cut(w["tensor"], 40), f"{_plain(w['alone_db'])}", w["cause"]) for w in worst]
     if not rows:
@@ -271,6 +274,7 @@ def _plain(value: float | None) -> str:
 
 
 def format_seconds(seconds: float) -> str:
+    """Return the seconds as a text in milliseconds, or in microseconds below 0.01 ms."""
     return f"{1e3 * seconds:.3f} ms" if seconds >= 1e-5 else f"{1e6 * seconds:.3f} us"
 
 
@@ -279,7 +283,7 @@ def _ratio(value: float, bound: float) -> str:
 
 
 def cut(name: str, width: int) -> str:
-    """The end of a name is what tells it from others."""
+    """Return the name in at most `width` characters. A longer one loses its beginning, since the end tells names apart."""
     return name if len(name) <= width else "..." + name[-(width - 3) :]
 
 
@@ -314,5 +318,5 @@ def explain_text(figures: Mapping[str, Any]) -> str:
 
 
 def _operations(row: Mapping[str, Any]) -> str:
-    """`0:15-40`: segment, first and last operation of the layer, as npu-dis counts them."""
+    """Return a text such as `0:15-40`: segment, first and last operation of the layer, as npu-dis counts them."""
     return "" if row["operations"] is None else f"{row['segment']}:{row['operations'][0]}-{row['operations'][1]}"

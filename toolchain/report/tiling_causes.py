@@ -72,7 +72,7 @@ def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limit
 def _kernel_rows(
     op: IntegerConvolution, kernel: tuple[int, int], outputs: int, limits: ConvolutionLimits, ops: Sequence[Any], layer: Layer
 ) -> list[str]:
-    """Why the rows of the kernel are in more parts than the limits ask for."""
+    """Return why the rows of the kernel are in more parts than the limits require; empty where they are not."""
     high, wide = (min(k, m) for k, m in zip(kernel, limits.max_kernel or kernel))
     part_rows = max(o.kernel_height for o in ops)
     one_by_one = limits.max_dilation and op.dilations[0] > limits.max_dilation[0]
@@ -98,7 +98,7 @@ def _less(what: str, size: int, part_size: int, needed_bytes: Mapping[str, int],
 
 
 def _outgrown(needed_bytes: Mapping[str, int], chip: Chip) -> str | None:
-    """The memory in which operands of so many bytes have no room: key and size."""
+    """Return the first memory, as key and size, that is too small for operands of so many bytes; None where all have room."""
     roles = chip.workers("mac_array")[0].roles
     for space in dict.fromkeys(roles[operand] for operand in needed_bytes):
         required_bytes, size = (
@@ -113,7 +113,10 @@ def _outgrown(needed_bytes: Mapping[str, int], chip: Chip) -> str | None:
 def _cut(
     what: str, size: int, part_size: int, key: str, limit: int | None, each_bytes: Mapping[str, int], chip: Chip
 ) -> list[str]:
-    """Why an instruction takes only part of `size`. each_bytes: what one of `size` takes in the smallest tile, by operands."""
+    """Return why an instruction takes only `part_size` of `size`; empty where it takes all.
+
+    `each_bytes`: bytes that one of `size` takes in the smallest tile, by operand.
+    """
     reasons = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
     allowed_size = min(size, limit or size)
     needed_bytes = {operand: allowed_size * n for operand, n in each_bytes.items()}
@@ -142,7 +145,7 @@ def _explain_groups(op: IntegerConvolution, section: str, reduction: int, output
 def _tiles(
     pixels: int, channels: int, node: Node, graph: Graph, mac: MacArray, chip: Chip, ops: Sequence[MachineOp]
 ) -> list[str]:
-    """Why the output is made in several pieces."""
+    """Return why the output is made in several pieces; empty where one operation makes it."""
     if len(ops) < 2:
         return []
     entries, sram = mac.accumulators.entries, chip.sram.size
@@ -158,6 +161,10 @@ def _tiles(
 
 
 def explain_product_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
+    """Return why a matrix product is cut: by limits, memories or accumulators. The list is empty where nothing cuts it.
+
+    `ops`: the operations that compute the node.
+    """
     limits = chip.limits.matrix_product
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
     a, b = (graph.types[n].item_bytes for n in node.inputs)
@@ -176,4 +183,5 @@ def explain_product_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[M
 
 
 def pair(values: tuple[int, int] | None) -> str:
+    """Return a limit [height, width] as text; `not set` for None."""
     return "not set" if values is None else f"[{values[0]}, {values[1]}]"

@@ -276,7 +276,7 @@ def make_shared_warnings(
     chip: Chip,
     samples: Iterable[Sample],
 ) -> list[str]:
-    """Warn of tensors with shared qparams too many of whose values lie outside the codes.
+    """Return a warning for each tensor with shared qparams of which too many values lie outside the codes.
     In the file, only their rounded consumers clip these values.
 
     `shared`: as in `passes.fold_qdq.FoldedQdq`.

@@ -86,7 +86,7 @@ def region_bounds(container: Container, region: Region, uses: MinUnitUse) -> Reg
 
 
 def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
-    """JSON of the whole: regions run one after another."""
+    """Return the bounds of a network as JSON: the sums over its regions, which run one after another, and each region's."""
     parts = [region.total for region in regions]
     least = [region.least for region in regions]
     made_of = {name: sum(sum(getattr(one, name)) for one in least) for name in ("constants", "inputs", "outputs", "again")}
@@ -99,7 +99,7 @@ def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
 
 
 def cycles_of(uses: Uses) -> dict[str, Any]:
-    """The largest, whose it is, and all of them."""
+    """Return the cycles of each use as JSON, rounded up, with the largest and its name; NONE where there are none."""
     most = max(uses, key=lambda name: uses[name], default=NONE)
     rounded = {name: ceil(cycles - 1e-6) for name, cycles in uses.items() if cycles > 0}
     return {"cycles": rounded.get(most, 0), "by": most if most in rounded else NONE, "uses": rounded}

@@ -44,6 +44,7 @@ def full_box(shape: Sequence[int]) -> ElementBox:
 
 
 def one_element(shape: Sequence[int]) -> ElementBox:
+    """Return the box of one element."""
     return ElementBox((1,) * len(shape), (True,) * len(shape))
 
 
