@@ -56,8 +56,7 @@ def open_data(
     is in memory at a time.
     `FILE.npy`: as an .npz of one array without a name, for a model of one input.
     `DIRECTORY`: holds .npy or .npz files (one sample each) or images (.png, .jpg, .bmp). For several inputs, .npy files lie in
-    one
-    directory for each, named like the input. Images follow quant.images.Preprocess, passed here or read from preprocess.yaml
+    one directory for each, named like the input. Images follow quant.images.Preprocess, passed here or read from preprocess.yaml
     there.
     `FILE.py:FUNCTION`: a generator function that yields {input name: array}, or arrays where there is one input.
     `MemoryData`: objects of a caller in this process.

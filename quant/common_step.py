@@ -45,8 +45,7 @@ class CommonStep:
     """A search for the largest number of which all values are integer multiples, up to float32 rounding.
 
     Examples are 1 / 32768 of 16-bit audio and 1 / 255 of an image. The result is None where there is no step of at least 1 /
-    65536 of the
-    largest magnitude, and for zeros alone.
+    65536 of the largest magnitude, and for zeros alone.
     """
 
     CHUNK = 1 << 20  # values looked at together, to bound the memory that it takes

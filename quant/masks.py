@@ -29,8 +29,7 @@ _TERMS = frozenset({"Add", "Sub", "Where"})
 def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors that are summed into the scores of a Softmax, LogSoftmax, Hardmax or ArgMax, the sums included.
     Minus infinity in any of these is a mask. Sums with other consumers are left out, since a bound in place of minus infinity
-    would be
-    wrong for them.
+    would be wrong for them.
     """
     graph, masked = Links(model.graph), set[str]()
     pending = [node.input[0] for node in graph.nodes if node.op_type in JUDGES and _is_sum(graph, node.input[0])]

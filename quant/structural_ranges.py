@@ -81,8 +81,8 @@ def adjust_ranges(
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
     Truth: what is cast from a comparison reaches 0 and 1.
-    Zeros: a tensor that was zero throughout shows no scale. It takes the range of its first
-    operand that was not; an input of the model takes [-1, 1].
+    Zeros: a tensor that was zero throughout shows no scale. It takes the range of its first operand that was not; an input of the
+    model takes [-1, 1].
     Between steps: nothing beyond the bounds of `divided`.
     """
     original = model if divided is None else divided.original_model

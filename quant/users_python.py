@@ -23,10 +23,9 @@ def call_user(file: Path, where: str, way_out: str, call: Callable[..., Result],
 
     `where`, `way_out`: what a fault's message names, and what to do.
 
-    Ctrl-C, a lack of memory and refusals of this project pass through. Anything else that the code raises is a CompileError,
-    even what is
-    no Exception. The user's sys.exit() must not end a build as if all were well. Streams, working directory and import path are
-    restored.
+    Ctrl-C, a lack of memory and refusals of this project pass through. Anything else that the code raises is a CompileError, even
+    what is no Exception. The user's sys.exit() must not end a build as if all were well. Streams, working directory and import
+    path are restored.
     """
     try:
         with _restore_environment(file):

@@ -217,9 +217,8 @@ def build(
     `progress`: is called with the stage, how much of it is done, of how much or None, and the seconds left or None. One of three
     arguments is called without the last, and so is one whose fourth has a default other than None.
     `cancel`: an event; when it is set the build ends with CancelledError.
-    Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries
-    follow the
-    parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
+    Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries follow
+    the parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
     """
     _require_arguments(options, progress, cancel)
     load_plugins(options.plugins)

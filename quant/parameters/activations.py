@@ -66,9 +66,8 @@ def with_room(r: Range, within: ClippedRange | None, numerics: Numerics) -> Rang
 def _with_tails(r: Range, numerics: Numerics) -> Range:
     """Return the range of least expected squared error.
 
-    Steps of size d cost d² / 12. After n values the next lies beyond an end with chance 1 / n. It lies x beyond with exp(-x /
-    a) of
-    that, a the mean excess; clipped there it costs 2 a² / n exp(-x / a). The sum is least at x = a ln(12 a steps² / (n span)).
+    Steps of size d cost d² / 12. After n values the next lies beyond an end with chance 1 / n. It lies x beyond with exp(-x / a)
+    of that, a the mean excess; clipped there it costs 2 a² / n exp(-x / a). The sum is least at x = a ln(12 a steps² / (n span)).
     The span includes its room, which is at most as much again. Scales that are powers of two leave room anyhow, and a little
     more would double them.
     """

@@ -58,10 +58,8 @@ def bias_quant(
     `w`: the float weights that `weight` holds codes of.
 
     Where a channel's bias or products do not fit, its weight scale is enlarged and noted in `enlarged`. It is a power of two
-    where the
-    machine has only those. For a bias that costs nothing, since the weights' rounding stays far below a step of an output that
-    holds such
-    a bias. Raise CompileError where the products alone would cost more than half of the weight's bits.
+    where the machine has only those. For a bias that costs nothing, since the weights' rounding stays far below a step of an
+    output that holds such a bias. Raise CompileError where the products alone would cost more than half of the weight's bits.
     """
     channels = w.shape[weight.axis]
     real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)

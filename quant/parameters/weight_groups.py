@@ -37,8 +37,7 @@ def form_of(numerics: Numerics) -> GroupForm:
 def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> RealGroups:
     """Return scales and minima of groups for weights float64[o, k].
     A scale covers its group, or loses least (`method`). It goes from the least to the largest weight where the machine has
-    minima, else it is
-    symmetric.
+    minima, else it is symmetric.
     """
     count, first_last = group_count(rows.shape[1], size), weight_code_range(numerics.weight)
     missing = ((0, 0), (0, count * size - rows.shape[1]))
@@ -104,8 +103,7 @@ def group_codes(w: Array, groups: WeightGroups, scales: Array, limits: tuple[int
 def fitting_codes(file_groups: FileWeightGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
     """Return the same weights in the machine's codes, None where it has no such groups or its codes hold no such range.
     Codes of another range (0 to 15 of 4 bits) move by one number, and their minima with them. Where integer zero points do the
-    same, codes
-    move by these and there are no minima.
+    same, codes move by these and there are no minima.
     """
     form, (first, last) = numerics.groups, numerics.weight.limits
     if form is None or file_groups.size not in form.sizes:

@@ -93,8 +93,7 @@ def weight_quant(
     None means minmax at int8, mse at int4. Powers of two are always searched.
 
     Weights in small integer ratios, such as 1:3:9 of a linear interpolation, take the finest scale that holds them exactly. A
-    channel of
-    zeros takes the largest scale of the others, so that its bias keeps its bits. Raise CompileError: NaN or infinity.
+    channel of zeros takes the largest scale of the others, so that its bias keeps its bits. Raise CompileError: NaN or infinity.
     """
     if not np.isfinite(w).all():
         at = [int(i) for i in np.argwhere(~np.isfinite(w))[0]]

@@ -28,8 +28,7 @@ class LayerParameters:
     """A set of parameters of one layer with weights, which replace rounding the model's own.
 
     `weight`: codes in the chip's shape of the layer's weights, [o, kh, kw, i / groups], with their scales along axis 0. None:
-    the model's
-    weights rounded to nearest.
+    the model's weights rounded to nearest.
     `bias`: float64[o], real, in the model's place; None: the model's.
     `scaling`: which of the model's weights share a scale; None: as in the file of a quantized model, or as the machine does.
     """
@@ -65,8 +64,7 @@ class Quantization:
 
     `ranges`: range of each of the model's tensors that the chip holds.
     `factors`: model tensor -> float64[c], by which each of its channels is multiplied on the chip: equalization. Channels are
-    axis 1 of the
-    model's order, the last of two or three dimensions.
+    axis 1 of the model's order, the last of two or three dimensions.
     `layers`, `offsets`: by node of the selected graph (`Selection.graph` with its clamps fused).
     `hosted`: the model's nodes that stay on the host because repair found their integers to be worse than the trip.
     `types`: types of tensors of the model whose codes are not of the machine's first type; tensors that are only moved need

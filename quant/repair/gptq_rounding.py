@@ -4,10 +4,9 @@ Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh
 Frantar et al., "GPTQ" (2022) has one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here
 needs no inverse. Write H = R R^T, R upper triangular.
 `e H e^T`, the error, is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2.
-Each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes. Source: Chen et al., "The Geometry
-of LLM
-Quantization", 2025. Several partial solutions may be kept at once, each code next to nearest in some of them, of which the best
-continue. That is the K-best search of Guo and Nilsson, "Algorithm and Implementation of the K-Best Sphere Decoding" (2006).
+Each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes. Source: Chen et al., "The Geometry of
+LLM Quantization", 2025. Several partial solutions may be kept at once, each code next to nearest in some of them, of which the
+best continue. That is the K-best search of Guo and Nilsson, "Algorithm and Implementation of the K-Best Sphere Decoding" (2006).
 Coordinate descent may follow: the same error, reduced by one code at a time.
 """
 

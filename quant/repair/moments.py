@@ -32,8 +32,7 @@ class ConvolutionWindow:
         """Return what the layer reads at some places of its output, less `zero`, which padding holds too: float32[groups, places,
         k].
         The result is in `out` where that is passed. At most `most` places are drawn without repetition, the same for the same
-        seed and
-        shape.
+        seed and shape.
         """
         slide = slide_over(x, self.kernel, self.strides, self.dilations, self.pads, "rows")
         view = windows(pad_spatial(x, self.pads, zero), self.kernel, slide)

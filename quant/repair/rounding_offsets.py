@@ -30,8 +30,8 @@ def sum_offset(
     `codes`: least and largest zero point.
 
     Rounding down loses half a step on average, so the operands' zero points move until the sum grows by that. With rounding
-    toward zero, the
-    sum first moves until no code that survives the clamp is negative. Then the output's zero point moves back as far.
+    toward zero, the sum first moves until no code that survives the clamp is negative. Then the output's zero point moves back as
+    far.
     """
     lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
     target, size = lift + 0.5, sum(abs(s) for s in steps)

@@ -1,8 +1,7 @@
 """Compile the eight example networks with fixed ranges, and run their regions on fixed codes.
 
-Nothing here depends on this computer's float. The ranges of all tensors are in `ranges/` and weights are seeded. Each region
-gets codes
-that are drawn for it, so that results of onnxruntime on a host subgraph reach no hash.
+Nothing here depends on this computer's float. The ranges of all tensors are in `ranges/` and weights are seeded. Each region gets
+codes that are drawn for it, so that results of onnxruntime on a host subgraph reach no hash.
 """
 
 from __future__ import annotations

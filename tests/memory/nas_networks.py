@@ -1,15 +1,12 @@
 """Build operator graphs of searched networks from the genotypes that their papers publish; sizes are float32 activations.
 
-The networks are written as those in the evaluation of HMCOS (Wang et al., DAC 2022) after export to ONNX with batch norms
-folded. A
-separable convolution is relu, depthwise, pointwise, twice; a dilated one the same, once, never strided. A pool and a 1x7-7x1
-pair have
-no relu; an identity is the tensor itself. Both inputs of a cell pass relu and a 1x1 convolution; the first cell takes its
-input twice. Where resolutions differ the earlier input is halved by a factorized reduction. It is relu, then two
-halves of a strided 1x1 pool and a 1x1 convolution, concat, and a batch norm that no convolution can absorb. One of the
-halves is padded and cropped by a pixel first. ImageNet nets have two reduction cells after the stem, and the filters double at
-these
-too: 11 filters are 44 in the first normal cells.
+The networks are written as those in the evaluation of HMCOS (Wang et al., DAC 2022) after export to ONNX with batch norms folded.
+A separable convolution is relu, depthwise, pointwise, twice; a dilated one the same, once, never strided. A pool and a 1x7-7x1
+pair have no relu; an identity is the tensor itself. Both inputs of a cell pass relu and a 1x1 convolution; the first cell takes
+its input twice. Where resolutions differ the earlier input is halved by a factorized reduction. It is relu, then two halves of a
+strided 1x1 pool and a 1x1 convolution, concat, and a batch norm that no convolution can absorb. One of the halves is padded and
+cropped by a pixel first. ImageNet nets have two reduction cells after the stem, and the filters double at these too: 11 filters
+are 44 in the first normal cells.
 """
 
 from __future__ import annotations

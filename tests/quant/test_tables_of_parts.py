@@ -1,8 +1,7 @@
 """Check that an interpolated table is read at the numbers that occur.
 
-A part of a tensor has the scale of the whole, of which it may fill less than a step of the table. A saturating function
-depends on few
-numbers.
+A part of a tensor has the scale of the whole, of which it may fill less than a step of the table. A saturating function depends
+on few numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Check random networks that onnxruntime's quantize_static has quantized.
 
-On a machine of its arithmetic they are within one step of its kernels, all products on the chip. On two of the shipped
-machines they
-are within what the quantizer left of the float network.
+On a machine of its arithmetic they are within one step of its kernels, all products on the chip. On two of the shipped machines
+they are within what the quantizer left of the float network.
 
     `QUANT_CASES=500 QUANT_SEED=7 pytest tests/quantized/test_random_quantized.py -rP`
 

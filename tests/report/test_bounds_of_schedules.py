@@ -78,8 +78,7 @@ def _ways_to_hold(resident: int, bit: int, room: int) -> Iterator[int]:
 def least_moved(elements: Elements, room: int) -> int:
     """Return the fewest bytes from DRAM, and outputs, of all schedules of the model.
     A computed element lies in DRAM too, since that costs nothing until it comes back. An element is computed while both its
-    operands are
-    resident; it goes to a free place, to another's, or nowhere.
+    operands are resident; it goes to a free place, to another's, or nowhere.
     """
     unmade = (1 << elements.count) - 1 & ~sum(elements.operands)
     least: dict[State, int] = {(0, 0): 0}

@@ -75,9 +75,8 @@ class Judged:
 
 def sqnr_db(expected: Array, got: Array) -> float:
     """Return the SQNR in dB, inf where nothing differs.
-    It is -inf where the expected values are zero and something differs. It is also -inf where a number is NaN or infinite, as
-    of a file
-    that divides by a zero of its codes.
+    It is -inf where the expected values are zero and something differs. It is also -inf where a number is NaN or infinite, as of
+    a file that divides by a zero of its codes.
     """
     assert expected.shape == got.shape, (expected.shape, got.shape)
     a, b = expected.astype(np.float64), got.astype(np.float64)

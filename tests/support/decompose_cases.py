@@ -76,8 +76,7 @@ def save_model(
 def require_equal_in_steps(folder: Path, model: onnx.ModelProto, machine: Machine, level: int) -> None:
     """Require that the simulator equals the reference, bytes and outputs, when operators are decomposed.
     Refusals are accepted where the smallest tiles have no room or random inputs have no finite results. A variance of 0 may be
-    less in float,
-    and 0 has no logarithm.
+    less in float, and 0 has no logarithm.
     """
     onnx.save(model, folder / "random.onnx")
     try:

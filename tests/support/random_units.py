@@ -276,8 +276,7 @@ def draw_groups(draw: Any, data: dict[str, Any], always: bool) -> None:
 def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
     """Return a layout: entries as narrow as the machine's numbers, or the default.
     Weights are in tiles on every third machine without groups. Feature maps are in granules on every third one, where
-    instructions take
-    so many channels.
+    instructions take so many channels.
     """
     scale = data["numerics"]["scale"]
     bits = max(e["accumulators"]["bits"] for e in data["engines"].values() if e["kind"] == "mac_array")

@@ -70,9 +70,8 @@ def _require_confirmed(inputs: Mapping[str, TensorType], options: BuildOptions) 
 def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> BuildData:
     """Return the data of an entry that is not calibrated.
 
-    These are the same data where they fit its shapes, as images are made to. Else they are repeated or cut to the shapes,
-    which shows
-    clipping. They are random where that is not possible.
+    These are the same data where they fit its shapes, as images are made to. Else they are repeated or cut to the shapes, which
+    shows clipping. They are random where that is not possible.
     `calibrated`: the model in the shapes of the entry that is calibrated.
     Raises CompileError where the data do not fit and judging is requested.
     """
@@ -134,8 +133,7 @@ def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses:
     """Hold out samples of --calib to judge the network on.
 
     None are held out with --judge, on random inputs, with a parameters file, or where neither a choice nor the accuracy gate
-    needs
-    them.
+    needs them.
     `chooses`: repair or the choice of an observer compares candidates on them.
     `states`: the network keeps states from sample to sample, so that neighbouring samples are held out together.
     With a gate, `count_judges` says how many; else at most _MOST_HELD.

@@ -117,8 +117,7 @@ def _point(container: Container) -> SweepPoint:
 
 def rows(curve: SramSweep) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a table. A row has bytes of SRAM, cycles, their ratio to the machine as it is, bytes of DRAM, their ratio
-    to the
-    least, and remarks.
+    to the least, and remarks.
     """
     for index, point in enumerate(curve.points):
         remarks = ["the smallest that does"] if index == 0 else []

@@ -1,8 +1,7 @@
 """Scale the channels of a float network by factors: find which tensors can carry them and build the network.
 
 A tensor with factors is that much larger on each of its channels. Its producer takes the factors into its weights, and its
-consumers
-take them out again, so that no output changes. Between a host node and such a tensor, a product undoes the factors.
+consumers take them out again, so that no output changes. Between a host node and such a tensor, a product undoes the factors.
 """
 
 from __future__ import annotations

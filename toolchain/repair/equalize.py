@@ -34,8 +34,7 @@ class _Aim:
     """A weighting for factors: sizes at the consumers ** after / sizes at the producers ** before.
 
     `by_weights`: for layers whose channels share a scale, the size at a producer is that of the weights that make the channel.
-    Otherwise
-    the size is the channel's calibrated peak.
+    Otherwise the size is the channel's calibrated peak.
     """
 
     by_weights: bool

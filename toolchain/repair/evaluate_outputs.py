@@ -130,9 +130,8 @@ class OutputEvaluator:
     `samples`: the same samples each time they are iterated. Float values are computed once for a model, and kept where there
     are few.
 
-    States of a model are judged like outputs. A sample that follows the previous one, as its states say, begins with the
-    states that the
-    integers left. So a loss of a state counts at every later step.
+    States of a model are judged like outputs. A sample that follows the previous one, as its states say, begins with the states
+    that the integers left. So a loss of a state counts at every later step.
 
     An output of a Softmax is judged by the logarithms of its probabilities; for the chip they follow from the scores that it
     reads.

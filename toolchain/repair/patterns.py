@@ -1,9 +1,8 @@
 """Propagate what is known of a tensor's channels through the operators of a float network.
 
 A pattern is an array that broadcasts to a tensor, with one value for each of its channels. The channels are axis 1 of a
-convolution's
-output, the last axis of a product's, or both axes that a Reshape cut them into. Values are factors, or numbers of channels that
-share one factor.
+convolution's output, the last axis of a product's, or both axes that a Reshape cut them into. Values are factors, or numbers of
+channels that share one factor.
 """
 
 from __future__ import annotations

@@ -71,10 +71,9 @@ def sample_rows(network: Network, quantization: Quantization, samples: int) -> d
     """Return the rows to sample for each convolution, in the order of the graph.
 
     Layers that keep the codes of the model's file have none, since those codes stay as they are. Neither have weights that
-    several layers
-    read, such as the steps of a recurrent layer, since the chip holds them once. Weights in two bit slices have none either:
-    their
-    bits suffice.
+    several layers read, such as the steps of a recurrent layer, since the chip holds them once. Weights in two bit slices have
+    none either:
+    their bits suffice.
     """
     graph, rows_by_layer, excluded = (
         network.graph,

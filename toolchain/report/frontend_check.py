@@ -53,8 +53,7 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
     """Check the canonical form against the file on these samples and return the model with notes.
 
     The model comes without its file where onnxruntime does not run that; a note says so. Another note names each output of the
-    file
-    that is NaN where the canonical form has numbers. An example is rounding that leaves less than 0 of a variance of 0.
+    file that is NaN where the canonical form has numbers. An example is rounding that leaves less than 0 of a variance of 0.
 
     Raise InternalError where an output of the file and of the canonical form differ by more than float's rounding.
     """
@@ -239,8 +238,8 @@ def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) 
     """Return how far an output of the file moves when its inputs and intermediate results are rounded elsewhere.
 
     It moves much where it is ill-conditioned, takes decisions or draws random numbers. For inputs, the rounding is that of the
-    coarsest
-    type within the model. For intermediate results, the rounding is no nearer than steps that only approximate their operator.
+    coarsest type within the model. For intermediate results, the rounding is no nearer than steps that only approximate their
+    operator.
     """
     assert model.source is not None
 

@@ -246,8 +246,7 @@ class _Pass:
     def _get_accumulated(self, block: ComparisonBlock) -> Array:
         """Return the network's codes of the block's tensor.
         A tensor inside a fused operator is not among the codes and is computed again. An input that lies there in another form
-        has the
-        codes of the sample.
+        has the codes of the sample.
         """
         if block.tensor not in self._ran:
             block_codes = evaluate_block(block, self._network.integer, self._ran)

@@ -16,9 +16,8 @@ _SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 def tensors_of_steps(graph: Graph) -> dict[str, str]:
     """Return for each layer of a sequence the name that its tensor has at all steps of the sequence.
 
-    The layers make a tensor at one of several steps, or something inside it. A tensor may occur only inside others, nowhere as
-    it is in
-    the model. Then the layers are those that share weights, since no two parts of one product do.
+    The layers make a tensor at one of several steps, or something inside it. A tensor may occur only inside others, nowhere as it
+    is in the model. Then the layers are those that share weights, since no two parts of one product do.
 
     `graph`: the chip's graph, whose tensors are shown by their names in the file.
     """

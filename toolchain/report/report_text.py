@@ -45,9 +45,8 @@ def layers_text(figures: Mapping[str, Any]) -> str:
     """Return a line for each layer of the chip, an empty text without layers.
 
     MAC use is that of the arrays that the program uses, in the layer's cycles. If a layer's arrays worked longer, overlapping
-    other layers, MAC use is while they worked. "Most lost to" is the longest stall cause of the layer's main unit, with its
-    share of the
-    layer's cycles.
+    other layers, MAC use is while they worked. "Most lost to" is the longest stall cause of the layer's main unit, with its share
+    of the layer's cycles.
     """
     if not figures["layers"]:
         return ""
@@ -304,9 +303,8 @@ def key_trials_text(figures: Mapping[str, Any]) -> str:
 
 def explain_text(figures: Mapping[str, Any]) -> str:
     """Return a line for every node of the model and of the compiler.
-    It names the engine that runs the node and what the node became part of. The keys of the machine that cut or slowed it
-    follow, a
-    line each, or the reason why the chip does not run it.
+    It names the engine that runs the node and what the node became part of. The keys of the machine that cut or slowed it follow,
+    a line each, or the reason why the chip does not run it.
     """
     rows: list[tuple[str, ...]] = []
     for n in merge_step_rows(figures["nodes"], "node"):

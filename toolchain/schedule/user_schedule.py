@@ -61,9 +61,8 @@ def explain_fragmentation(bound: BoundTree) -> CompileError:
 def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> PlannedRegion:
     """Return the plan of a region by the user's schedule. Raise CompileError with all that is wrong with it.
 
-    Where the schedule names all layers, it is followed exactly, and its order may differ from the nodes'. Else the search
-    plans the
-    rest.
+    Where the schedule names all layers, it is followed exactly, and its order may differ from the nodes'. Else the search plans
+    the rest.
     `tree`: the schedule as parsed.
     """
     planning = replace(planning, inline=inline_of(planning.nodes, tree))

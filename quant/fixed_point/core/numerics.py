@@ -27,8 +27,7 @@ class Numerics:
     """A description of a machine's arithmetic.
 
     The quantizer chooses within it, the integer reference and the simulator compute by it, and test vectors are drawn for it.
-    It is made
-    from a machine's file once (`toolchain.hw`), and answers what follows from it.
+    It is made from a machine's file once (`toolchain.hw`), and answers what follows from it.
 
     `activation`, `weight`: the default types of codes, named as in `CodeType`.
     `more_activations`: other types that a single tensor may have (`of`).

@@ -125,9 +125,8 @@ class Requant:
     def float64_guard(self) -> float | None:
         """Return how near to an integer a float64 result before the floor needs the exact form; None: never use float64.
 
-        This is for half up and DOUBLE_ROUND with shifts too large for `float64_is_exact`. Product, offset and nudge each round
-        by at most
-        2**-53 of the clamp's range, so results farther off than this are certain.
+        This is for half up and DOUBLE_ROUND with shifts too large for `float64_is_exact`. Product, offset and nudge each round by
+        at most 2**-53 of the clamp's range, so results farther off than this are certain.
         """
         rules = self.rounding is Rounding.DOUBLE_ROUND or self.rounding in HALF_UP_RULES
         if self.wrap or not rules or self.rounding is Rounding.SCALE16:
@@ -138,9 +137,8 @@ class Requant:
     def float64_parameters(self) -> tuple[Array, ...]:
         """Return float64[1] or [c] each: scale, and offset and nudge where the rounding has them.
 
-        Where rounding is an offset before a floor, the second is that offset, moved by zero point and low. Where DOUBLE_ROUND
-        has a second
-        rounding, the third is its nudge.
+        Where rounding is an offset before a floor, the second is that offset, moved by zero point and low. Where DOUBLE_ROUND has
+        a second rounding, the third is its nudge.
         """
         multiplier, shift = self.integer_form
         scale = np.ldexp(multiplier.astype(np.float64), -shift)

@@ -115,8 +115,7 @@ def round_shift_wide(x: Array, multiplier: Array, shift: Array, rounding: Roundi
     `shift`: int64, 0..62.
 
     x * m is kept as high * 2**31 + low, 0 <= low < 2**31. The quotient's floor, and the remainder's order against one half,
-    decide every
-    rule.
+    decide every rule.
     """
     low = (x & _LIMB_MASK) * multiplier
     high = (x >> _LIMB_BITS) * multiplier + (low >> _LIMB_BITS)

@@ -45,9 +45,8 @@ def exp2_negative(t: Array, fraction_bits: int, table: CurveTable, guard_bits: i
     """Return 2**-t as int64[...] with table.value_bits + guard_bits fraction bits, for t: int64[...] >= 0 with fraction_bits.
 
     The argument t is rounded half up to table.position_bits. It is rounded down where the table is not interpolated, since its
-    entries are
-    of the middles. The fraction of t goes through the table, and its integer part shifts right, rounding half up. The guard_bits
-    below the entry's last bit keep what small results would lose. The value 1.0 saturates to 2**value_bits - 1. Error:
+    entries are of the middles. The fraction of t goes through the table, and its integer part shifts right, rounding half up. The
+    guard_bits below the entry's last bit keep what small results would lose. The value 1.0 saturates to 2**value_bits - 1. Error:
     docs/nonlinear.md.
     """
     spare = fraction_bits - table.position_bits
@@ -109,9 +108,8 @@ def exp_quantized(
 ) -> Array:
     """Return exp as dtype[...] in integers only, for x: int8, uint8 or int16[...]; above the range it saturates.
 
-    S log2(e) and 1 / S_o are multipliers of `form`. The result is rounded at the argument (as in `exp2_negative`), in the
-    table, and
-    half up at the end.
+    S log2(e) and 1 / S_o are multipliers of `form`. The result is rounded at the argument (as in `exp2_negative`), in the table,
+    and half up at the end.
     """
     bits = table.position_bits
     argument = choose_scale(input_scale * np.log2(np.e) * (1 << bits), form)

@@ -30,8 +30,8 @@ def gelu_polynomial(x: Array, input_scale: float, input_zero_point: int) -> tupl
     """Return (int64[...], scale) of x (1 + erf(x / sqrt 2)) / 2 for x: int8 or int16[...], erf by a second-order polynomial.
 
     The result is to be requantized by scale / S_o. The largest error is 0.02 in real units, the mean in docs/nonlinear.md.
-    That is beyond
-    half a step of most int8 scales, so prefer a table where the chip has one. Source: I-BERT (Kim et al. 2021), I-GELU.
+    That is beyond half a step of most int8 scales, so prefer a table where the chip has one. Source: I-BERT (Kim et al. 2021),
+    I-GELU.
     """
     erf_scale = input_scale / np.sqrt(2.0)
     square_scale = float(_ERF_A * erf_scale**2)

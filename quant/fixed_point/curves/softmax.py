@@ -248,9 +248,8 @@ def softmax(
     """Return the softmax of x: int8, uint8 or int16[..., n], as dtype[..., n], in integers only, by the tables and widths of
     `unit`.
 
-    The formula is y = clip(round(e_i / sum(e) / S_o) + z_o), rounded half up once; 1 / S_o must be a power of two. Errors of
-    the usual
-    units are in docs/nonlinear.md: at most 1 step for int8 with the default unit.
+    The formula is y = clip(round(e_i / sum(e) / S_o) + z_o), rounded half up once; 1 / S_o must be a power of two. Errors of the
+    usual units are in docs/nonlinear.md: at most 1 step for int8 with the default unit.
     """
     output_bits = round(-np.log2(output_scale))
     if 2.0**-output_bits != output_scale:

@@ -137,9 +137,9 @@ def add_direct(
 ) -> Array:
     """Return y = out_requant((a - a_zero_point) a_multiplier + (b - b_zero_point) b_multiplier), with a single rounding.
 
-    This is for machines that scale both operands by small integers into one accumulator and shift once. The integers
-    a_multiplier and
-    b_multiplier are below 2**31 in magnitude, negative to subtract. a_multiplier = b_multiplier = 1 adds operands of one scale.
+    This is for machines that scale both operands by small integers into one accumulator and shift once. The integers a_multiplier
+    and b_multiplier are below 2**31 in magnitude, negative to subtract. a_multiplier = b_multiplier = 1 adds operands of one
+    scale.
     """
     if max(abs(a_multiplier), abs(b_multiplier)) >= 1 << 31:
         raise FixedPointError(f"add_direct: multipliers {a_multiplier}, {b_multiplier}; must be below 2**31")

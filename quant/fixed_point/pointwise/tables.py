@@ -1,10 +1,8 @@
 """Build and apply lookup tables: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
 
 A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that fits, the
-entry
-saturates. Positive infinity and everything above gives `high`, negative infinity and everything below gives `low`. NaN gives
-`low` too;
-there the function is not defined, say sqrt of a negative input.
+entry saturates. Positive infinity and everything above gives `high`, negative infinity and everything below gives `low`. NaN
+gives `low` too; there the function is not defined, say sqrt of a negative input.
 """
 
 from __future__ import annotations
@@ -45,9 +43,8 @@ def build_table8(
 ) -> Array:
     """Return int8[256] (uint8[256] if not signed) of f on every 8-bit code, entry i for input code i - 128 (code i).
 
-    An entry is clip(round(f(S (q - z)) / S_o) + z_o, low, high), computed in float64. The defaults of low and high are the
-    limits of
-    the type. Rounding is HALF_AWAY (TFLite, TOSA) or HALF_EVEN (ONNX QLinearSigmoid, QLinearLeakyRelu).
+    An entry is clip(round(f(S (q - z)) / S_o) + z_o, low, high), computed in float64. The defaults of low and high are the limits
+    of the type. Rounding is HALF_AWAY (TFLite, TOSA) or HALF_EVEN (ONNX QLinearSigmoid, QLinearLeakyRelu).
     Error: half an output step, where it does not saturate. Infinity and NaN saturate (see the module).
     Source: TFLite LUTPopulateInt8, which computes in float32 and so may differ where f / S_o is within 1e-6 of a tie.
     """

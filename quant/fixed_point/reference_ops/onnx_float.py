@@ -69,8 +69,7 @@ def qlinear_add(
     """Return the sum of broadcastable a, b: int8 or uint8, in the same type.
 
     This is com.microsoft QLinearAdd, its AVX2 kernel as compiled with fma: `float32_sum` of the ratios of scales. The operands
-    are exchanged
-    where `adds_right_last`.
+    are exchanged where `adds_right_last`.
     """
     ra, rb = (np.float32(s) / np.float32(out_scale) for s in (a_scale, b_scale))
     if adds_right_last(a.shape, b.shape):

@@ -2,8 +2,7 @@
 
 `acc[n, y, x, o]` = bias[o] + sum over (ky, kx, i) of (in - x_zero_point) (w[o, ky, kx, i] - w_zero_point[o]).
 Padding contributes nothing. The sum is exact, then wrapped to accumulator_bits (two's complement), as an accumulator of that
-width
-would after every step. Sources: ONNX ConvInteger, QLinearConv; TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV.
+width would after every step. Sources: ONNX ConvInteger, QLinearConv; TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ Write x_g for the sum within g of (x - x_zero_point).
     `acc` = sum over g of (s_g m_g + n_g x_g).
 
 Here m_g are the scales and n_g the minima, integers stored with the weights. Bias and one requantization follow, as after any
-sum. All
-of it wraps to the accumulators' width, s_g and its product too, which equals wrapping once at the end. So it is the sum of
-products with the integers m_g w + n_g, which `apply_scales` returns: `conv2d` and `matmul` take these as weights.
+sum. All of it wraps to the accumulators' width, s_g and its product too, which equals wrapping once at the end. So it is the sum
+of products with the integers m_g w + n_g, which `apply_scales` returns: `conv2d` and `matmul` take these as weights.
 """
 
 from __future__ import annotations

@@ -219,9 +219,8 @@ def _tilings(layer: Layer, tilings: Sequence[Tiling]) -> Iterator[Tiling]:
     """Yield tilings such that no other tiling takes less.
 
     A product is one operation, whatever accumulators hold, in each dataflow and mode, with others of its batch where one
-    operation makes
-    them. Where the machine lacks its strides, it is one row or column at a time. Grouped convolutions and other operators add
-    their coarsest tilings.
+    operation makes them. Where the machine lacks its strides, it is one row or column at a time. Grouped convolutions and other
+    operators add their coarsest tilings.
 
     `tilings`: all possible tilings.
     """
