@@ -256,7 +256,7 @@ def test_what_the_ranges_clip_in_other_shapes_is_said_of_the_entry(tmp_path: Pat
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).uniform(0, 1, (40, 3)).astype(np.float32))
     entries = {"short": {"x": (1, 3)}, "long": {"x": (1, 12)}}
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", str(tmp_path / "x.npz"), entries=entries))
-    clipped = [w for w in built.warnings if "lie outside the codes of y" in w]
+    clipped = [w for w in built.warnings if "lie outside the codes of: y" in w]
     assert len(clipped) == 1 and clipped[0].startswith("entry long: "), built.warnings
 
 

@@ -207,7 +207,7 @@ def test_values_beyond_the_codes_are_warned_of(tmp_path: Path) -> None:
     )
     warnings = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml"))).warnings
     (warning,) = [w for w in warnings if "outside the codes" in w]
-    assert warning.startswith("more than 0.1 % of the values lie outside the codes of x ") and warning.endswith(" %")
+    assert warning.startswith("more than 0.1 % of the values lie outside the codes of: x ") and warning.endswith(" %")
 
 
 @pytest.mark.parametrize("samples", [None, 4])
