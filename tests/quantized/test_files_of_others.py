@@ -287,7 +287,7 @@ def test_where_a_file_ends_a_tensor_behind_moves_is_no_fault(tmp_path: Path) -> 
     np.savez(tmp_path / "data.npz", x=RNG.normal(size=(8, 1, 4, 8, 8)).astype(np.float32))
     built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
     warnings = [w for w in built.warnings if "lie outside the codes of" in w]
-    assert len(warnings) == 1 and " of x " in warnings[0] and "," not in warnings[0]
+    assert len(warnings) == 1 and " of: x " in warnings[0] and "," not in warnings[0]
 
 
 def test_values_that_others_read_beyond_the_codes_of_a_rounding_are_told(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class HostFigures(TypedDict):
     mac_share: Annotated[float, "Their share of all products."]
     crossings: Annotated[int, "Tensors that cross between host and chip."]
     crossing_bytes: Annotated[int, "Bytes of these."]
-    seconds: Annotated[float, "Time of all of this by the machine's `host` ([machine.md](machine.md#sections))."]
+    seconds: Annotated[float, "Time of all of this by the machine's `host` ([machine.md](machine.md#the-hosts-price))."]
 
 
 class Fallback(TypedDict):

@@ -209,7 +209,9 @@ def _warn_of_saturation(measurements: LayerMeasurements, reported: Collection[st
     ranked = sorted(shares.items(), key=lambda s: -s[1])
     named = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:NAMED])
     return (
-        [f"more than {100 * SATURATED:g} % of the values lie outside the codes of: {_first(named, len(ranked))}"] if ranked else []
+        [f"more than {100 * SATURATED:g} % of the values lie outside the codes of: {_first(named, len(ranked))}"]
+        if ranked
+        else []
     )
 
 
