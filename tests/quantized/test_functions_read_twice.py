@@ -10,11 +10,13 @@ import pytest
 from onnx import parser
 
 from tests.semantics.judge import in_float, sqnr_db
+from tests.support.run_in_process import run_script
 from toolchain.api import Build, BuildOptions, build
 from toolchain.ops.elementwise.integer_elementwise import IntegerBinary
 from toolchain.ops.lookup import Lookup
 from toolchain.runtime import Session
 
+CALIBRATE = Path(__file__).parents[2] / "scripts" / "calibrate.py"
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,4,8,8] x) => (float[1,4,8,8] y, float[1,4,8,8] z)
@@ -84,6 +86,18 @@ def test_what_is_moved_to_its_rounding_keeps_its_values_too(move: str, tmp_path:
     text = text.replace(", float" + shape + " w)", ")").replace("\n    w = Neg(m)", "")
     _, y, z = build_and_judge(text.format(function="Tanh", scale=0.002), "edge16", tmp_path)
     assert min(y, z) >= 44
+
+
+@pytest.mark.parametrize("machine", ["edge16", "nvdla_small"])
+def test_a_parameters_file_serves_the_copies_too(machine: str, tmp_path: Path) -> None:
+    """The file has no entry for a copy. Nothing but the quantizer reads the moved tensor, which only the copy replaces."""
+    text = MODEL.replace("int8 q = {{-3}}", PARAMETERS).replace("    e = Quant", "    m = Reshape(c, shape)\n    e = Quant")
+    text = text.replace("QuantizeLinear(c", "QuantizeLinear(m").replace("float[1,4,8,8] y", "float[32,8] y")
+    calibrated, _, _ = build_and_judge(text.format(function="Tanh", scale=0.002), machine, tmp_path)
+    model, file = tmp_path / "m.onnx", tmp_path / "p.yaml"
+    completed = run_script(CALIBRATE, model, "--data", tmp_path / "x.npz", "-o", file)
+    assert completed.returncode == 0, completed.stderr
+    assert build(model, BuildOptions(machine, parameters=str(file))).data == calibrated.data
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
     """Return the model with a copy of each function for the quantizer whose codes end before it does, if others read beyond.
 
     Moves between function and quantizer are copied too. A model without such functions is returned as it is.
+    A copy has the name of its tensor in the file, whose values it has, so that a parameters file serves every machine.
     """
     quantized = any(node.op.op_type == "QuantizeLinear" for node in model.graph.nodes)
     if not quantized or finest_codes(chip).bits > _EXACT_BITS:
@@ -37,6 +38,7 @@ def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
     finder = _Finder(graph)
     nodes_by_name = {node.name: node for node in model.graph.nodes}
     types: dict[str, TensorType] = {}
+    file_names = dict(model.source_name_by_tensor)
     nodes: list[OnnxNode] = []
     for node in graph.nodes:
         unpromoted = nodes_by_name[node.name]
@@ -45,9 +47,13 @@ def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
             copies, names = _copy([nodes_by_name[n.name] for n in path], {*model.types, *types})
             nodes += copies
             types |= {copy: model.types[name] for name, copy in names.items()}
+            file_names |= {copy: model.name(name) for name, copy in names.items()}
             unpromoted = replace(unpromoted, inputs=tuple(names.get(n, n) for n in unpromoted.inputs))
         nodes.append(unpromoted)
-    return replace(model, graph=eliminate_dead_code(model.graph.with_nodes(nodes, types))) if types else model
+    if not types:
+        return model
+    graph = eliminate_dead_code(model.graph.with_nodes(nodes, types))
+    return replace(model, graph=graph, source_name_by_tensor=file_names)
 
 
 def _copy(path: Sequence[OnnxNode], used_names: Container[str]) -> tuple[list[OnnxNode], dict[str, str]]:
