@@ -96,6 +96,17 @@ def test_a_pause_ends_as_it_began() -> None:
         gc.enable()
 
 
+def test_pauses_of_threads_overlap() -> None:
+    """The second may begin while the first ends: neither leaves the search off, nor on inside the other."""
+    first, second = pause_collection(), pause_collection()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    was_on_inside = gc.isenabled()
+    second.__exit__(None, None, None)
+    assert (was_on_inside, gc.isenabled()) == (False, True)
+
+
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
 def test_every_export_is_there(package: str) -> None:
     module = importlib.import_module(package)

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+
+
+class _Pauses:
+    """Counts the blocks of all threads. `resumes`: whether the search is to be on again behind the last of them."""
+
+    lock = threading.Lock()
+    count = 0
+    resumes = False
 
 
 @contextmanager
 def pause_collection() -> Generator[None]:
     """Let no search for reference cycles begin inside the block; it is on again behind it if it was before.
 
-    Blocks of several threads may overlap: the first to begin is the one that switches it on again.
+    Blocks of several threads may overlap: the last to end switches it on again.
     """
-    was_on = gc.isenabled()
-    gc.disable()
+    with _Pauses.lock:
+        if not _Pauses.count:
+            _Pauses.resumes = gc.isenabled()
+            gc.disable()
+        _Pauses.count += 1
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _Pauses.lock:
+            _Pauses.count -= 1
+            if not _Pauses.count and _Pauses.resumes:
+                gc.enable()
