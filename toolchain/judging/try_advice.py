@@ -38,7 +38,8 @@ class AdviceTrials:
 
     `calibrated`: the network that is judged.
     `samples`: samples to judge on, and samples that ranges are of.
-    `compiled`: the network that is written, at `level`, with whose cycles a piece of advice is compared.
+    `compiled`: the network that is written, at `level`, with whose cost a piece of advice is compared.
+    `cycles`: simulated cycles of that network, as its report says.
     `pinned`: advice to free ports, which is tried first.
     """
 
@@ -49,10 +50,11 @@ class AdviceTrials:
         samples: tuple[Iterable[Sample], Iterable[Sample]],
         compiled: CompiledNetwork,
         level: int,
+        cycles: int,
         pinned: Sequence[Advice] = (),
     ) -> None:
         self._calibrated, (self._samples, self._calibration) = calibrated, samples
-        self._compiled, self._level_of_plan, self._pinned = compiled, level, pinned
+        self._compiled, self._level_of_plan, self._cycles, self._pinned = compiled, level, cycles, pinned
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
         self._remaining, self._sample_count = min(effort.tried, _MOST), min(effort.looked_at, 2)
@@ -111,7 +113,7 @@ class AdviceTrials:
             after = compile_model("advice", model, selection, machine, quantization, self._level_of_plan)
         except CompileError:
             return None
-        return _measure_cost(self._compiled), _measure_cost(after)
+        return replace(_measure_cost(self._compiled), cycles=self._cycles), _measure_cost(after)
 
     def _level(self, network: Network, quantization: Quantization, output: FidelityPart) -> float:
         session, real = network.session(quantization), FloatSession(network.model, [output.tensor])

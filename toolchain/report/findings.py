@@ -71,7 +71,7 @@ class StepAdvice:
 
 @dataclass(frozen=True)
 class RunCost:
-    """The cost of a run: expected cycles of the chip, and seconds of the host by the machine's prices."""
+    """The cost of a run: cycles of the chip, simulated or expected, and seconds of the host by the machine's prices."""
 
     cycles: int
     clock_hz: float
