@@ -35,7 +35,7 @@ from toolchain.schedule.layer_constants import count_reloaded
 from toolchain.schedule.plan import TiledLayer
 from toolchain.schedule.plan_cost import ALONE, LEAST_MOVED, count_layer_bytes
 from toolchain.schedule.plan_timer import PlanTimer
-from toolchain.schedule.sampling import BEGIN, sample_points
+from toolchain.schedule.sampling import BEGIN, sample_points, sample_tiles
 from toolchain.schedule.tile_buffers import Sizes
 from toolchain.schedule.tilings import LayerTilings
 from toolchain.schedule.views import View
@@ -267,6 +267,17 @@ def test_constants_that_come_again_for_an_outer_loop_are_counted(rows_outer: boo
         assert (
             moved == least.moved_bytes == 2 * 40 * 40 * 32 + sum({b.key: b.size_bytes for t in tiles for b in t.blocks}.values())
         )
+
+
+@pytest.mark.parametrize("period", [1, 2, 4])
+def test_sampled_tiles_move_the_bytes_of_all(period: int) -> None:
+    layer = _layer(Rescale(0, REQUANT), {"x": (1, 64, 8, 16)}, (1, 64, 8, 16), load_machine("edge16").chip)
+    plan = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).evaluate(Tiling(1, 8, 16, 16, True), {SRAM: 1 << 18})
+    assert plan is not None
+    nest = plan.layer.tiled.nest(plan.layer, plan.tiling)
+    sampled = list(sample_tiles(nest, period))
+    assert BEGIN in sampled
+    assert count_layer_bytes(layer, plan.rings, plan.units[0], (), sampled, period) == 2 * 64 * 8 * 16
 
 
 def test_too_many_tiles_are_refused() -> None:

@@ -47,13 +47,21 @@ _Passing = tuple[TileTask, Layer, Unit, Mapping[tuple[str, int], MultiBuffer]]
 
 
 def count_layer_bytes(
-    layer: Layer, slots: Iterable[Ring], unit: Unit, resident: Collection[str], visited: Iterable[Sequence[TileTask] | int]
+    layer: Layer,
+    slots: Iterable[Ring],
+    unit: Unit,
+    resident: Collection[str],
+    visited: Iterable[Sequence[TileTask] | int],
+    period: int = 1,
 ) -> int:
-    """The DRAM bytes of one layer. `visited`: its sampled tiles with repeat marks (`schedule.sampling`). `unit`: that runs
-    them. Prefetched constants, which have no ring, are loaded once."""
+    """The DRAM bytes of one layer. Prefetched constants, which have no ring, are loaded once.
+
+    `visited`: its sampled tiles with marks, by `schedule.sampling.sample_tiles` with this `period`.
+    `unit`: that runs them.
+    """
     buffers = defaultdict(lambda: MultiBuffer(sys.maxsize), empty_buffers(slots))
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
-    return _count_moved_bytes(passing, resident)
+    return _count_moved_bytes(passing, resident, period)
 
 
 def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
@@ -66,7 +74,8 @@ def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripe
     return _count_moved_bytes(passing, resident)
 
 
-def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str]) -> int:
+def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str], period: int = 1) -> int:
+    """`period`: steps between two marks, of which a mark counts each."""
     total, marks = 0, list[int]()
     for passing in visited:
         if not isinstance(passing, int):
@@ -82,7 +91,7 @@ def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Co
         elif passing == BEGIN:
             marks.append(total)
         else:
-            total += passing * (total - marks.pop())
+            total += round(passing / period * (total - marks.pop()))
     return total
 
 
@@ -121,7 +130,8 @@ class PlanCosts:
         for planned in (planned for planned in plan.parts if isinstance(planned, PlannedLayer)):
             layer, residents = planned.layer, plan.residents
             if isinstance(planned, TiledLayer):
-                total += count_layer_bytes(layer, planned.rings, planned.units[0], residents, self._some(planned))
+                tiles, period = self._some(planned), turn(planned.units)
+                total += count_layer_bytes(layer, planned.rings, planned.units[0], residents, tiles, period)
             else:
                 tensors = (name for name in (*layer.activations, *layer.node.outputs) if name not in residents)
                 total += sum(layer.types[name].size_bytes for name in tensors)

@@ -25,10 +25,10 @@ Visited = Sequence[Sequence[TileTask] | int]  # the works of such points
 def sample_points(
     axes: Sequence[Axis], period: int = 1, sampled: int = SAMPLED_STEPS, point: tuple[Any, ...] = ()
 ) -> Iterator[Visit]:
-    """The points that stand for all, in order, with what is to be repeated.
+    """Yield the sampled points in order. BEGIN opens a repeated part; an integer closes it, the further steps that it stands for.
 
-    The last `period` steps that are sampled are repeated: so many keep all units busy once. `sampled`: sampled steps of the
-    innermost loop.
+    `period`: steps after which every unit has had one tile. The repeated part is so long: divide the integer by it.
+    `sampled`: sampled steps of the innermost loop.
     """
     if not axes:
         yield point
@@ -46,7 +46,7 @@ def sample_points(
 
 
 def sample_tiles(nest: Nest, period: int = 1, sampled: int = SAMPLED_STEPS) -> Iterator[Sequence[TileTask] | int]:
-    """The works at the points that stand for all, and how often what is repeated."""
+    """Yield the tiles of each sampled point, and the marks of `sample_points` unchanged."""
     return (visit if isinstance(visit, int) else nest.body(visit) for visit in sample_points(nest.axes, period, sampled))
 
 

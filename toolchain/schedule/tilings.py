@@ -172,7 +172,8 @@ class LayerTilings:
             timer = PlanTimer(self._model, self._views, self._resident)
             measured.costs[run] = timer.layer(self._layer, tiling, slots, units, self._visited[tiling], self._period)
         if by.byte and run not in measured.moving:
-            moved = count_layer_bytes(self._layer, slots, units[0], self._resident, self._visited[tiling])
+            visited = self._visited[tiling]
+            moved = count_layer_bytes(self._layer, slots, units[0], self._resident, visited, self._period)
             measured.moving[run] = replace(measured.costs[run], moved_bytes=moved)
         return (measured.moving if by.byte else measured.costs)[run]
 
