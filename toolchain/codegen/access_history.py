@@ -38,7 +38,11 @@ class AccessHistory:
         self._constants_from = sizes_bytes[Space.DRAM]
 
     def latest(self, touched: Sequence[Access], known_events: Sequence[int]) -> list[int]:
-        """The latest event of each engine that conflicts, or that engine's entry of `known` where that is no earlier."""
+        """Return for each engine the latest event that conflicts with the accesses, or its known event where that is no earlier.
+
+        Two accesses conflict that share a byte, one of them a write.
+        `known_events`: by engine, an event that the operation follows anyway.
+        """
         latest_events = list(known_events)
         for access in touched:
             if self._constant(access):
@@ -50,10 +54,7 @@ class AccessHistory:
         return latest_events
 
     def record(self, touched: Sequence[Access], engine: int, event: int) -> None:
-        """Record the accesses of an event.
-
-        `touched`: accesses by `event` of the engine.
-        """
+        """Record the accesses of an event of this engine. Events of an engine must come in rising order."""
         for access in touched:
             if not self._constant(access):
                 self._memories[access.space][access.write].record(access, engine, event)
@@ -63,7 +64,7 @@ class AccessHistory:
 
 
 class _Touched:
-    """Reads, or writes, of one memory."""
+    """The reads, or the writes, of one memory: by engine, the last event at each few bytes, and all accesses."""
 
     def __init__(self, size_bytes: int, granule: int, engines: int):
         self._granule = granule
@@ -75,7 +76,7 @@ class _Touched:
         self._engine_accesses[engine].add(access, event)
 
     def latest(self, access: Access, latest_events: list[int]) -> None:
-        """Raises `found`, one an engine, to the latest events that touch a byte of the access."""
+        """Raise the entries of `latest_events`, one for each engine, to the latest events that touch a byte of the access."""
         for engine, bound in enumerate(np.maximum.reduce(self._last[:, self._span(access)], 1).tolist()):
             if bound > latest_events[engine]:
                 latest_events[engine] = self._engine_accesses[engine].latest(access, latest_events[engine], bound)
@@ -85,7 +86,7 @@ class _Touched:
 
 
 class _EngineAccesses:
-    """Accesses of one engine, in order."""
+    """The accesses of one engine to one memory, in order of their events."""
 
     def __init__(self) -> None:
         self._events: list[int] = []
@@ -97,7 +98,7 @@ class _EngineAccesses:
         self._accesses.append(access)
 
     def latest(self, access: Access, above: int, bound: int) -> int:
-        """The latest event in (above, bound] that touches a byte of the access; `above` where none does."""
+        """Return the latest event in (above, bound] that touches a byte of the access; `above` where none does."""
         first, last = bisect_right(self._events, above), bisect_right(self._events, bound)
         few = max(first, last - _FEW)
         match_index = next((i for i in range(last - 1, few - 1, -1) if overlap(access, self._accesses[i])), None)

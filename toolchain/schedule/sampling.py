@@ -1,4 +1,4 @@
-"""A few tiles of a loop nest and a few stripes of a cascade are walked, and stand for all others of their kind."""
+"""Choose a few tiles of a loop nest and a few stripes of a cascade to walk, which stand for all others of their kind."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ Visited = Sequence[Sequence[TileTask] | int]  # the works of such points
 def sample_points(
     axes: Sequence[Axis], period: int = 1, sampled: int = SAMPLED_STEPS, point: tuple[Any, ...] = ()
 ) -> Iterator[Visit]:
-    """Yield the sampled points in order. BEGIN opens a repeated part; an integer closes it, the further steps that it stands for.
+    """Yield the sampled points of a loop nest in order, with marks of what is repeated in the place of the others.
 
-    `period`: steps after which every unit has had one tile. The repeated part is so long: divide the integer by it.
+    A mark BEGIN stands in front of steps that are repeated, and behind them the number of steps that they stand for. Marks may
+    be nested.
+    `period`: how many of the last sampled steps are repeated; so many keep all units busy once. Divide a mark by it.
     `sampled`: sampled steps of the innermost loop.
+    `point`: the steps of the loops outside of `axes`.
     """
     if not axes:
         yield point
@@ -46,19 +49,19 @@ def sample_points(
 
 
 def sample_tiles(nest: Nest, period: int = 1, sampled: int = SAMPLED_STEPS) -> Iterator[Sequence[TileTask] | int]:
-    """Yield the tiles of each sampled point, and the marks of `sample_points` unchanged."""
+    """Yield the tile tasks of each sampled point, with the marks of `sample_points` between them."""
     return (visit if isinstance(visit, int) else nest.body(visit) for visit in sample_points(nest.axes, period, sampled))
 
 
 def flatten_tiles(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[TileTask]]]:
-    """The tiles of the sampled calls, in order, each with the index of its layer."""
+    """Yield (index of the layer, tile tasks) of the sampled steps of a cascade, in order; marks and buffer steps are left out."""
     for steps in visited:
         if not isinstance(steps, int):
             yield from (s for s in steps if not isinstance(s, BufferShift | BufferReset))
 
 
 def count_tiles(visited: VisitedStripes) -> dict[int, int]:
-    """The number of tiles of each layer."""
+    """Return the number of tiles of each layer of a cascade, by the layer's index, repetitions included."""
     counts: dict[int, float] = {}
     marks: list[dict[int, float]] = []
     for steps in visited:
@@ -74,7 +77,10 @@ def count_tiles(visited: VisitedStripes) -> dict[int, int]:
 
 
 def sample_kinds(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
-    """(index, False) of those that stand for all, in order; (BEGIN, True) before what is repeated, (times, True) behind it."""
+    """Yield (index, False) of the sampled items in order, (BEGIN, True) before repeated ones and (times, True) behind them.
+
+    Items repeat where their kinds have a period of up to _LONGEST_PERIOD for at least four periods.
+    """
     at = 0
     while at < len(kinds):
         length, period = max(((_run(kinds, at, p), p) for p in range(1, _LONGEST_PERIOD + 1)), key=lambda f: f[0] / f[1])
@@ -91,7 +97,7 @@ def sample_kinds(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
 
 
 def _run(kinds: Sequence[Hashable], at: int, period: int) -> int:
-    """The length of the run from `at` in which each kind equals the one a period before."""
+    """Return the length of the run from `at` in which each kind equals the one a period before."""
     end = at + period
     while end < len(kinds) and kinds[end] == kinds[end - period]:
         end += 1

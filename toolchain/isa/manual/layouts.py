@@ -23,6 +23,7 @@ OUTPUTS, TAPS, INPUTS = 3, 2, 3  # of the weights that are drawn: a kernel of 1 
 
 
 def layouts(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the paragraphs and figures of the manual's sections on layouts."""
     yield "## Layout of feature maps"
     yield from _feature_maps(machine.chip)
     yield "## Layout of constants"
@@ -138,7 +139,7 @@ def _weights(chip: Chip) -> Iterator[str | Figure]:
 
 
 def _in_tiles(labels: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
-    """The labels where `in_tiles` puts what they stand for."""
+    """Return the labels in the order in which `in_tiles` stores the weights that they name; "0" fills the last tiles."""
     numbers = in_tiles(np.arange(1, labels.size + 1).reshape(labels.shape), tile)
     return np.array(["0", *labels.reshape(-1).tolist()])[numbers]
 
@@ -189,7 +190,10 @@ def granules(chip: Chip) -> Iterator[str]:
 
 
 def _drawn(shape: tuple[int, int, int, int], item_bytes: int, maps: FeatureMaps) -> Iterator[str]:
-    """The granules of a map in the order in which they lie."""
+    """Yield a line for each granule of a map in the order of their addresses, and a line for the end.
+
+    `shape`: (1, rows, columns, channels).
+    """
     strides, (_, rows, columns, channels) = make_strides(shape, item_bytes, maps), shape
     firsts = range(0, channels, maps.granule)
     places = [(strides.offset_bytes((0, y, x, c)), y, x, c) for y in range(rows) for x in range(columns) for c in firsts]

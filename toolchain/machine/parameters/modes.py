@@ -15,6 +15,7 @@ from toolchain.machine.parameters.description import Need, Parameter, Values, ch
 
 
 def flag() -> Any:
+    """Make a flag: 0 or 1."""
     return parameter("", lambda operation, chip: Need(0, 1, "a flag"))
 
 
@@ -38,7 +39,10 @@ def post_flag(post: str) -> Any:
 
 
 def only_with(post: str, parameter_field: Any) -> Any:
-    """The same parameter, 0 on machines whose arrays have no such `post`."""
+    """Make the same parameter, 0 on machines whose arrays have no such step in `post`.
+
+    `parameter_field`: a field that a function of this folder has made.
+    """
     inner: Parameter = parameter_field.metadata["parameter"]
 
     def values(operation: Any, chip: Chip) -> Need:
@@ -50,7 +54,10 @@ def only_with(post: str, parameter_field: Any) -> Any:
 
 
 def on_the_way_out(parameter_field: Any) -> Any:
-    """The same parameter, of what becomes of an array's sums; 0 where all of them leave by the operation emit."""
+    """Make the same parameter, 0 on machines whose sums all leave the array by the operation emit.
+
+    It marks a parameter that decides how an array's sums become an output.
+    """
     inner: Parameter = parameter_field.metadata["parameter"]
 
     def values(operation: Any, chip: Chip) -> Need:
@@ -60,16 +67,18 @@ def on_the_way_out(parameter_field: Any) -> Any:
 
 
 def _field(description: Parameter) -> Any:
-    """A choice is absent where it is not given."""
+    """Return the dataclass field of this parameter. A choice that is not given has its absent value."""
     metadata = {"parameter": description}
     return field(default=description.absent, metadata=metadata) if description.choice else field(metadata=metadata)
 
 
 def _has_post(post: str, chip: Chip) -> bool:
+    """Return whether any array of the machine has this step in its `post`."""
     return any(post in unit.array.post for unit in chip.of_kind("mac_array"))
 
 
 def _find_emit_limit(operation: Any, chip: Chip) -> Need | None:
+    """Return the value 0 for operations of arrays whose sums all lie in a memory; None for all other operations."""
     arrays = chip.of_kind("mac_array")
     if operation.ENGINE != "mac_array" or not all(SUMS in unit.roles for unit in arrays):
         return None
@@ -79,8 +88,8 @@ def _find_emit_limit(operation: Any, chip: Chip) -> Need | None:
 def function(kinds: type[IntEnum], names: Mapping[str, IntEnum], chosen: bool = False) -> Any:
     """Make the number of a vector engine's function.
 
-    `names`: of `functions`.
-    `chosen`: a choice, absent as code 0.
+    `names`: the number of each name of `functions` in the machine's file.
+    `chosen`: whether the number may be left out; it is then 0.
     """
 
     def values(operation: Any, chip: Chip) -> Need:

@@ -69,9 +69,11 @@ class Direction:
         return np.concatenate([each[self.gates.index(g)] for g in gates])
 
     def bias(self, gates: str, recurrent: bool) -> Array:
+        """Return the biases of these gates, [gates x units]: those of the recurrent products, or those of the inputs."""
         return self.of(np.split(self.biases, 2)[int(recurrent)], gates)
 
     def peephole(self, gate: str) -> Array | None:
+        """Return the peephole weights [units] of the gate i, o or f; None for a layer without peepholes."""
         return None if self.peepholes is None else np.split(self.peepholes, 3)["iof".index(gate)]
 
     def project_inputs(self, gates: str, recurrent_bias: bool = True) -> str:
@@ -82,7 +84,11 @@ class Direction:
         return self.steps.add("Gemm", self.rows, weights, bias.astype(np.float32), what=what, transB=1)
 
     def product(self, gates: str, state: Value, t: int, bias: bool = False) -> Value:
-        """Return the product of a state with the recurrent weights of these gates. Their constants exist once."""
+        """Return the product of a state with the recurrent weights of these gates: [batch, gates x units].
+
+        A constant state gives a constant. Else the weights are constants that all steps share.
+        `t`: the step. `bias`: whether the recurrent biases are added.
+        """
         weights, added = self.of(self.recurrent, gates), self.bias(gates, True)
         if not isinstance(state, str):
             return (state @ weights.T + (added if bias else 0)).astype(np.float32)
@@ -97,7 +103,7 @@ class Direction:
         return name if name in self.steps.constants else self.steps.constant(self.get_tensor_name(what), value)
 
     def at(self, t: int, rows: str, gates: str) -> str:
-        """Return the rows of step t."""
+        """Return the rows of step t of a tensor [steps x batch, ...]. `gates`: for the name of the result."""
         if self.length == 1:
             return rows
         return self.cut(f"inputs of {gates}", t, rows, 0, t * self.batch, self.batch)
