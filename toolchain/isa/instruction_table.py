@@ -28,6 +28,7 @@ def _word_bits(kind: str) -> Any:
 
 
 def width_of(bits: Bits) -> int:
+    """Return the number of bits from high to low, both inclusive."""
     return bits[0] - bits[1] + 1
 
 
@@ -130,7 +131,7 @@ TABLES: dict[str, type[RegisterTable] | type[DescriptorTable]] = {
 
 
 def table_schema() -> str:
-    """The JSON schema of `hw_configs/isa/*.yaml`, for editors."""
+    """Return the JSON schema of the files `hw_configs/isa/*.yaml` as text, for editors."""
     schema = TypeAdapter(Table).json_schema(by_alias=True)
     for table in (d for d in schema["$defs"].values() if "kind" in d.get("properties", {}) and "word_bits" in d["properties"]):
         table["properties"]["format"] = format_schema(TABLE_FORMAT)

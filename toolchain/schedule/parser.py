@@ -1,4 +1,4 @@
-"""The parser reads schedules, the text of `schedule.text`, written or edited by hand; `schedule.bind_region` resolves names."""
+"""Parse schedules: the text of `schedule.text`, printed or written by hand. `schedule.bind_region` resolves their names."""
 
 from __future__ import annotations
 
@@ -45,12 +45,16 @@ _FORMS = {
 
 
 class FaultyLine(Exception):
-    """A fault of one line, in words."""
+    """A line of a schedule cannot be read. The message is the reason."""
 
 
 @dataclass
 class Statement:
-    """A line and those that stand in it, by their indentation. `words`: left to be read behind the first; names are in quotes."""
+    """A line of a schedule and the lines inside it, by their indentation. Reading methods raise FaultyLine.
+
+    `kind`: the first word.
+    `words`: the words behind it that are still to be read; names are in quotes.
+    """
 
     line: int
     indent: int
@@ -59,16 +63,19 @@ class Statement:
     inside: list[Statement] = field(default_factory=lambda: list[Statement]())
 
     def next(self, what: str) -> str:
+        """Read the next word. `what`: what it should be, for the message."""
         if not self.words:
             raise FaultyLine(f"ends where {what} is missing; it is written {_FORMS[self.kind]}")
         return self.words.pop(0)
 
     def expect(self, word: str) -> None:
+        """Read the next word, which must be this one."""
         next_word = self.next(f"'{word}'")
         if next_word != word:
             raise FaultyLine(f"{next_word} stands where '{word}' must; it is written {_FORMS[self.kind]}")
 
     def name(self, what: str) -> str:
+        """Read a name in quotes and return it without them. `what`: what has the name, for the message."""
         quoted = self.next(f"the name of a {what}, in quotes,")
         if not quoted.startswith('"'):
             raise FaultyLine(f'{quoted}: the name of a {what} stands in quotes: "{quoted}"')
@@ -86,25 +93,30 @@ class Statement:
         return self.name(what)
 
     def number(self, what: str, least: int) -> int:
+        """Read a whole number of at least `least`. `what`: what it counts, for the message."""
         digits = self.next(what)
         if not re.fullmatch(r"\d+", digits, re.ASCII) or len(digits) > NUMBER_CHARACTERS or int(digits) < least:
             raise FaultyLine(f"{what} {digits}: must be a whole number from {least} on")
         return int(digits)
 
     def takes(self, word: str) -> bool:
-        """Read the word if it comes next; True where it does."""
+        """Read this word if it comes next. Return whether it does."""
         if self.words[:1] != [word]:
             return False
         self.words.pop(0)
         return True
 
     def end(self) -> None:
+        """Raise FaultyLine where words are left."""
         if self.words:
             raise FaultyLine(f"{' '.join(self.words)}: too much; it is written {_FORMS[self.kind]}")
 
 
 def statement_of(number: int, line: str) -> Statement | None:
-    """The statement of a line; None of an empty one."""
+    """Return the statement of a line; None for a line without words. Raise FaultyLine where it cannot be read.
+
+    `number`: of the line in its file.
+    """
     words = list(_words(line))
     if not words:
         return None
@@ -131,7 +143,7 @@ Node = TypeVar("Node")
 
 
 def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
-    """The regions of a file. Raises CompileError with every fault of it, OSError naming the file."""
+    """Return the regions of a schedule's file. Raise CompileError with every fault of it, OSError where it cannot be read."""
     data = read_limited(path, SCHEDULE_BYTES)
     try:
         text = data.decode()
@@ -141,7 +153,7 @@ def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
 
 
 def parse_schedule(text: str, file: str) -> tuple[RegionTree, ...]:
-    """Parse the text of a file. Raises CompileError with all faults."""
+    """Return the regions of a schedule's text. Raise CompileError with every fault, a line each. `file`: for the messages."""
     if text.split(maxsplit=1)[:1] == ["graph"]:
         raise CompileError(f"{file}: is the graph of a stage, not a schedule; give it to --start-from")
     parser = _Parser(file)
@@ -160,7 +172,7 @@ class _Parser:
         self.faults: list[tuple[int, str]] = []
 
     def statements(self, text: str) -> list[Statement]:
-        """The outermost ones."""
+        """Return the outermost statements of a text, each with those inside it. Faults are added to `faults`."""
         top: list[Statement] = []
         open_: list[Statement] = []
         for number, line in enumerate(text.split("\n"), 1):
@@ -257,6 +269,7 @@ class _Parser:
         return LayerTree(calls[0] if calls else Call(name), tuple(loops), rings, fetches)
 
     def _alone(self, statements: Sequence[Statement]) -> None:
+        """Add a fault for each statement behind the first."""
         for other in statements[1:]:
             self.faults.append(
                 (other.line, f"{other.kind}: is one too many; a layer holds rings, then one loop in another, then a call")
@@ -306,7 +319,11 @@ class _Parser:
             )
 
     def _each(self, statements: Sequence[Statement], kinds: dict[str, Callable[[Statement], Node]], rule: str) -> list[Node]:
-        """The nodes of the statements; the faults of each are noted."""
+        """Return the nodes of the statements that can be read. The faults of the others are added to `faults`.
+
+        `kinds`: the function that reads a statement, by the kinds that may stand here.
+        `rule`: what may stand here, for the message.
+        """
         nodes: list[Node] = []
         for stmt in statements:
             if stmt.kind not in kinds:
@@ -317,6 +334,7 @@ class _Parser:
         return nodes
 
     def _try(self, line: int, make: Callable[[], Node | None]) -> Node | None:
+        """Return what `make` returns; None where it raises FaultyLine, which is then added to `faults`."""
         try:
             return make()
         except FaultyLine as fault:
