@@ -79,7 +79,7 @@ class RegionPlanner(LayerByLayer):
         for plan in self.base_plans() or [self._in_all()]:
             plans.append(replace(self.add_prefetch(plan, most), raced=plan.raced))
             most = min(most, _CLOSE * plans[-1].cycles)
-        return [assign_units(plan, self.model) for plan in plans if plan.cycles <= most]
+        return [self.finish(plan) for plan in plans if plan.cycles <= most]
 
     def base_plans(self) -> list[PlannedRegion]:
         """Plans without prefetch that may be the fastest with it, the closest first, and that one with finer tiles. Raises
@@ -107,7 +107,7 @@ class RegionPlanner(LayerByLayer):
         tried = (self._try(self._least, share, by) for share, by in ways if not self.steps.over)
         layerwise = [plan for plan in tried if plan is not None]
         cut = self._little_traffic(layerwise) if self.options.cascades else ()
-        return [assign_units(p, self.model) for p in (*layerwise, *cut) if self.too_many(p) is None]
+        return [self.finish(p) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
     def frugal(self, plans: Sequence[PlannedRegion], chosen: Sequence[PlannedRegion], most: float) -> list[PlannedRegion]:
         """A plan of at most so many cycles that moves less than those chosen of all plans.
@@ -128,7 +128,7 @@ class RegionPlanner(LayerByLayer):
             plan = self._cut(way, way.best_of_planned())
             frugal = plan is not None and plan.cycles <= most and self.costs.count_moved_bytes(plan) < least
             if plan is not None and frugal and self.too_many(plan) is None:
-                return [assign_units(self.add_prefetch(plan), self.model)]
+                return [self.finish(self.add_prefetch(plan))]
         return []
 
     def _little_traffic(self, layerwise: Sequence[PlannedRegion]) -> list[PlannedRegion]:
@@ -209,7 +209,7 @@ class RegionPlanner(LayerByLayer):
         if not is_exact:
             return refine_tiles(plan, signature, finer, place, self.steps)
         timed = self._time_overlaps(plan, plan)
-        refined = self._space_out(refine_tiles(timed, signature, finer, place, self.steps))
+        refined = refine_tiles(timed, signature, finer, place, self.steps)
         return plan if refined is timed else refined
 
     @cached_property
@@ -220,13 +220,21 @@ class RegionPlanner(LayerByLayer):
         """The plan with its cycles by all tiles of layers beside which others run. `near`: differs from it in few layers."""
         return replace(plan, cycles=self._overlap_costs.cycles(plan, near=near))
 
+    def finish(self, plan: PlannedRegion) -> PlannedRegion:
+        """The plan with its last addresses, the cycles of all its tiles, and units. A schedule that is given back ends so too."""
+        return assign_units(self._space_out(plan), self.model)
+
     def _space_out(self, plan: PlannedRegion) -> PlannedRegion:
-        """The plan with other addresses where layers need not wait for slots of those beside which they run, if it is faster."""
-        if self.model.choice or self.steps.over:
+        """The plan with other addresses where layers need not wait for slots of those beside which they run, if it is faster.
+        Plans with prefetch stay as they are: what it loads has the room."""
+        is_free = self.overlapping and self.options.residency and not any(planned.fetches for planned in plan.layers)
+        if not is_free or self.model.choice or self.steps.over:
             return plan
         placed = self.place(plan.parts, plan.resident, searched=False, is_spaced=True)
-        spaced = plan if placed is None else self._time_overlaps(placed, plan)
-        return spaced if spaced.cycles < plan.cycles else plan
+        if placed is None:
+            return plan
+        spaced = replace(self._time_overlaps(placed, plan), raced=plan.raced)
+        return spaced if spaced.cycles < self._time_overlaps(plan, plan).cycles else plan
 
     @cached_property
     def shared(self) -> Collection[int]:

@@ -16,7 +16,6 @@ from toolchain.schedule.layer_grouping import GroupingBounds
 from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import Part, PlannedLayer, PlannedRegion, TiledLayer, cascades_of
-from toolchain.schedule.plan_cost import assign_units
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import quote_name
 from toolchain.schedule.tilings import RegionTilings
@@ -99,7 +98,7 @@ class _UserPlanner(RegionPlanner):
         if plan is None:
             raise self._overfull(planned) or explain_fragmentation(self.tree)
         self.require_few(plan)
-        return assign_units(plan, self.model)
+        return self.finish(plan)
 
     def _list_layers_by_name(self) -> list[PlannedLayer]:
         """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
