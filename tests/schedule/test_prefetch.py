@@ -105,6 +105,7 @@ def test_the_first_weights_come_early_where_all_have_no_room(tmp_path: Path) -> 
         built = build(path, BuildOptions(machine))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch.PrefetchSearch, "_cut_short", False)
+        patch.setattr(RegionPlanner, "_space_out", lambda _, plan: plan)  # gains as much here
         assert built.figures["cycles"] < 0.95 * build(path, BuildOptions(machine)).figures["cycles"]
     (late,) = (p for p in plans[-1].layers if p.name == "late")
     assert any(slot.of_constants for slot in late.rings)

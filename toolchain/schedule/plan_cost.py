@@ -75,7 +75,7 @@ def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripe
 
 
 def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str], period: int = 1) -> int:
-    """`period`: steps between two marks, of which a mark counts each."""
+    """Return the bytes of all tiles. A mark counts steps, and what is repeated has `period` of them."""
     total, marks = 0, list[int]()
     for passing in visited:
         if not isinstance(passing, int):
