@@ -34,6 +34,7 @@ from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.goals import Goal
+from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import print_schedule
 
 STEPS = 12
@@ -224,7 +225,8 @@ def test_what_is_read_before_it_is_written_needs_no_copy(name: str, tmp_path: Pa
     assert places == join_addresses
 
 
-def test_what_is_read_later_is_copied_at_the_end(tmp_path: Path) -> None:
+def test_what_is_read_later_is_copied_at_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(RegionPlanner, "_space_out", lambda _, plan: plan)  # where tensors have other places, none needs a copy
     npu_region = region(built_on(load_machine("edge16"), "map", tmp_path).container)
     assert npu_region.layers[-1].op == "Pad"
     assert npu_region.layers[-1].result is not None and npu_region.layers[-1].result.address == npu_region.states[0].port.address
@@ -508,6 +510,7 @@ def test_the_copy_of_a_state_is_last_where_the_order_of_layers_is_open(tmp_path:
 
 def test_an_operation_that_reads_what_the_state_has_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check that bits differ where every next value is written in place."""
+    monkeypatch.setattr(RegionPlanner, "_space_out", lambda _, plan: plan)
     monkeypatch.setattr("toolchain.codegen.place_states._still_read", lambda placed, state: False)
     from toolchain.errors import InternalError
 
