@@ -74,19 +74,24 @@ class AdviceTrials:
             return []
         network, quantization = self._calibrated.network, self._calibrated.quantization
         before = self._level(network, quantization, output)
-        tried = list[TriedAdvice]()
+        tried, changed_networks = list[TriedAdvice](), list[tuple[Network, Quantization]]()
         for advice in candidates:
             try:
-                trial = TriedAdvice(advice, before, self._level(*self._apply(advice), output), self._sample_count)
+                changed = self._apply(advice)
+                trial = TriedAdvice(advice, before, self._level(*changed, output), self._sample_count)
             except CompileError:  # the machine cannot express it
                 continue
-            trial = replace(trial, costs=self._compare_costs(advice)) if advice.hosts_steps else trial
+            trial = replace(trial, costs=self._compare_costs(*changed)) if advice.hosts_steps else trial
             tried.append(trial)
+            changed_networks.append(changed)
             self._remaining -= 1
             if trial.helps and trial.after_db >= ENOUGH_DB:
                 break
         best = choose_trial(tried)
-        return [replace(t, costs=t.costs or self._compare_costs(t.advice)) if t is best else t for t in tried]
+        return [
+            replace(trial, costs=trial.costs or self._compare_costs(*changed)) if trial is best else trial
+            for trial, changed in zip(tried, changed_networks, strict=True)
+        ]
 
     def _list_pinned(self, output: FidelityPart) -> list[Advice]:
         """Return the advice to free ports that this output may depend on: inputs, and its own."""
@@ -103,9 +108,8 @@ class AdviceTrials:
             raise CompileError(f"{' '.join(ports)}: the host gains nothing there")
         return freed
 
-    def _compare_costs(self, advice: Advice) -> tuple[RunCost, RunCost] | None:
-        """Return the costs of a run before and after a piece of advice; None of a network whose plan takes long."""
-        network, quantization = self._apply(advice)
+    def _compare_costs(self, network: Network, quantization: Quantization) -> tuple[RunCost, RunCost] | None:
+        """Return the costs of a run of the written network, and of one changed by advice; None where planning that takes long."""
         if not self._is_small and _count_layers(network) > _QUICK_SHARE * _count_layers(self._calibrated.network):
             return None
         model, selection, machine = network.model, network.selection, network.machine
