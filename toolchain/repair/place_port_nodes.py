@@ -16,7 +16,10 @@ from toolchain.ir.graph import OnnxGraph
 from toolchain.passes.port_nodes import CodedProduct, PortChain, find_coded_products, find_port_chains
 from toolchain.repair.network import Network
 from toolchain.repair.port_noise import (
+    FEW_SAMPLES,
+    GAIN_DB,
     LOW_DB,
+    POOR_DB,
     SAME_DB,
     ModelPart,
     PartLevels,
@@ -27,10 +30,7 @@ from toolchain.repair.port_noise import (
 )
 from toolchain.repair.port_scales import is_poor_product, scale_outputs
 
-_POOR_DB = 20.0  # docs/accuracy.md: what one scale of codes leaves of a part that is 44 times smaller than the largest value
-_GAIN_DB = 3.0  # docs/accuracy.md: half a bit
 _FREE_GAIN_DB = 4.0  # docs/accuracy.md: one rounding less is 3 dB where parts are alike
-_FEW_SAMPLES = 16  # docs/accuracy.md: that show whether a port is poor
 _MOST_CROSSING = 1.1  # docs/accuracy.md: of elements that cross between host and chip
 
 
@@ -51,7 +51,7 @@ def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Col
         figures = [_compare(model, chain, values, network.chip.numerics) for chain in cuts]
         best = max(host.worst for _, host in figures)
         chain, (chip, host) = next(pair for pair in zip(cuts, figures, strict=True) if pair[1][1].worst >= best - SAME_DB)
-        improves = host.improves_on(chip, LOW_DB, _GAIN_DB) or _gains_for_free(graph, chain, chip, host)
+        improves = host.improves_on(chip, LOW_DB, GAIN_DB) or _gains_for_free(graph, chain, chip, host)
         if improves and host.keeps(chip):
             chosen.append(chain)
             network = network.host(chain.list_sources(graph) or (), _give_reason(model, chain, chip.worst, host.worst))
@@ -64,12 +64,12 @@ def _find_poor_ports(network: Network, pinned: Collection[str], samples: Iterabl
     candidates = _list_cuts(network, pinned)
     products = [p for p in _list_products(network, (), pinned) if list_part_axes(graph.types[p.tensor].shape)]
     names = list(dict.fromkeys([*(n for cuts in candidates for n in _list_ends(cuts)), *(p.tensor for p in products)]))
-    values = run_float(network.model, names, samples, _FEW_SAMPLES) if names else None
+    values = run_float(network.model, names, samples, FEW_SAMPLES) if names else None
     if values is None:
         return set()
     figures = [(cuts[0], *_compare(network.model, cuts[0], values, numerics)) for cuts in candidates]
-    poor = {c.port for c, chip, host in figures if chip.worst < _POOR_DB or _gains_for_free(graph, c, chip, host)}
-    return poor | {p.port for p in products if is_poor_product(values[p.tensor], p.tensor, numerics, _POOR_DB)}
+    poor = {c.port for c, chip, host in figures if chip.worst < POOR_DB or _gains_for_free(graph, c, chip, host)}
+    return poor | {p.port for p in products if is_poor_product(values[p.tensor], p.tensor, numerics, POOR_DB)}
 
 
 def _gains_for_free(graph: OnnxGraph, chain: PortChain, chip: PartLevels, host: PartLevels) -> bool:

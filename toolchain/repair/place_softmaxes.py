@@ -16,17 +16,11 @@ from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.curves.softmax import softmax16, softmax16_tables
-from quant.observe import Range
-from quant.parameters import activation_quant
 from toolchain.errors import format_count
 from toolchain.frontend.source_names import MOVES
 from toolchain.ir.graph import OnnxGraph, OnnxNode
 from toolchain.repair.network import Network
-from toolchain.repair.port_noise import round_to_codes, run_float
-
-_POOR_DB = 20.0  # docs/accuracy.md: a part that the codes of a port leave less of is poor
-_GAIN_DB = 3.0  # docs/accuracy.md: half a bit
-_FEW_SAMPLES = 16  # docs/accuracy.md: that show whether a port is poor
+from toolchain.repair.port_noise import FEW_SAMPLES, GAIN_DB, POOR_DB, find_nearest_codes, round_to_codes, run_float
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ def place_output_softmaxes(network: Network, samples: Iterable[Sample], raw_port
     """
     for softmax in _list_candidates(network, raw_ports):
         levels = _compare(network, softmax, samples)
-        if levels is None or levels[0] >= _POOR_DB or levels[1] < levels[0] + _GAIN_DB:
+        if levels is None or levels[0] >= POOR_DB or levels[1] < levels[0] + GAIN_DB:
             continue
         chip_db, host_db = levels
         output = softmax.node.outputs[0]
@@ -77,7 +71,7 @@ def _list_candidates(network: Network, raw_ports: Collection[str]) -> list[_Long
         if node.op.op_type != "Softmax" or node.outputs[0] not in on_chip:
             continue
         columns, moves = model.types[node.outputs[0]].shape[-1], _list_moves_to_output(model.graph, node.outputs[0])
-        if moves is None or columns * least_exponential <= 10 ** (-_POOR_DB / 20):
+        if moves is None or columns * least_exponential <= 10 ** (-POOR_DB / 20):
             continue
         tensors = [n for one in (node, *moves) for n in (*one.inputs, *one.outputs)]
         codes = max((types[n] for n in tensors if n in types), key=lambda t: t.bits)
@@ -101,7 +95,7 @@ def _list_moves_to_output(graph: OnnxGraph, tensor: str) -> tuple[OnnxNode, ...]
 def _compare(network: Network, softmax: _LongSoftmax, samples: Iterable[Sample]) -> tuple[float, float] | None:
     """Return what is left of the probabilities in dB, on the chip and on the host; None where scores are not finite."""
     (scores,), (output,) = softmax.node.inputs, softmax.node.outputs
-    values = run_float(network.model, (scores, output), samples, _FEW_SAMPLES)
+    values = run_float(network.model, (scores, output), samples, FEW_SAMPLES)
     if values is None:
         return None
     narrow = network.chip.numerics
@@ -117,8 +111,7 @@ def _compare(network: Network, softmax: _LongSoftmax, samples: Iterable[Sample])
 
 def _compute_on_chip(scores: np.ndarray, numerics: Numerics) -> np.ndarray:
     """Return the probabilities that a softmax of 16 bits makes of scores in codes."""
-    quant = activation_quant(Range(float(scores.min()), float(scores.max())), numerics)
-    codes = np.clip(np.rint(scores.astype(np.float64) / quant.scale) + quant.zero_point, *numerics.activation.limits)
+    codes, quant = find_nearest_codes(scores, numerics)
     return softmax16(codes.astype(np.int16), float(quant.scale)) * 2.0**-15
 
 

@@ -17,7 +17,11 @@ from quant.parameters import activation_quant
 from quant.part_sums import MANY_VALUES
 from toolchain.frontend import NormalModel
 from toolchain.ir.float_submodel import FloatSubmodel
+from toolchain.ir.graph import Quant
 
+POOR_DB = 20.0  # docs/accuracy.md: what one scale of codes leaves of a part that is 44 times smaller than the largest value
+GAIN_DB = 3.0  # docs/accuracy.md: half a bit
+FEW_SAMPLES = 16  # docs/accuracy.md: that show whether a port is poor
 LOW_DB = 35.0  # docs/accuracy.md: a part at 30 dB by its port's codes alone is below that behind other layers
 SAME_DB = 0.5  # docs/accuracy.md: levels that differ by less are alike
 MOST_SAMPLES = 64  # docs/accuracy.md
@@ -52,10 +56,15 @@ def run_float(
 
 def round_to_codes(values: np.ndarray, numerics: Numerics) -> np.ndarray:
     """Return the values of the nearest codes of a scale that covers all of them."""
-    quant = activation_quant(Range(float(values.min()), float(values.max())), numerics)
-    low, high = numerics.activation.limits
-    codes = np.clip(np.rint(values.astype(np.float64) / quant.scale) + quant.zero_point, low, high)
+    codes, quant = find_nearest_codes(values, numerics)
     return ((codes - quant.zero_point) * quant.scale).astype(np.float32)
+
+
+def find_nearest_codes(values: np.ndarray, numerics: Numerics) -> tuple[np.ndarray, Quant]:
+    """Return the nearest codes of a scale that covers all values, as float64, and that scale."""
+    quant = activation_quant(Range(float(values.min()), float(values.max())), numerics)
+    codes = np.rint(values.astype(np.float64) / quant.scale) + quant.zero_point
+    return np.clip(codes, *numerics.activation.limits), quant
 
 
 @dataclass(frozen=True)
