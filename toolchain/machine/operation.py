@@ -25,7 +25,7 @@ from toolchain.machine.access import Access, AccumulatorUse
 from toolchain.machine.bank_conflicts import add_bank_conflicts
 from toolchain.machine.columns import Column, IntOrColumn
 from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
-from toolchain.machine.traffic import Demand
+from toolchain.machine.traffic import NO_DEMAND, Demand
 
 MEMBERS = ("NAME", "ENGINE", "find_required_key", "ranges", "demand", "broken", "meaning")
 Operation = TypeVar("Operation", bound="MachineOp")
@@ -162,6 +162,23 @@ class MachineOp:
     def sums(self) -> AccumulatorUse | None:
         """Return its use of the accumulators; None where it does not use them."""
         return None
+
+
+class ZeroTimeOp(MachineOp):
+    """The base of operations that touch no byte and take no time of a unit."""
+
+    __slots__ = ()
+    ABSTRACT: ClassVar[bool] = True
+    ENGINE = None
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        return ()
+
+    def demand(self, chip: Chip) -> Demand:
+        return NO_DEMAND
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        return iter(())
 
 
 def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:

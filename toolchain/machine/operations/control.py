@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.access import Access
 from toolchain.machine.front_end import FrontEnd
 from toolchain.machine.manual_text import formula
-from toolchain.machine.operation import MachineOp
+from toolchain.machine.operation import ZeroTimeOp
 from toolchain.machine.parameters.addresses import base_number, base_offset
 from toolchain.machine.parameters.numbers import block_number, repeat_count
-from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
-class ControlOp(MachineOp):
+class ControlOp(ZeroTimeOp):
     """The base of operations of the front end. `steer` changes the front end, which then goes on at `front.next`."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
-    ENGINE = None
 
     def steer(self, front: FrontEnd) -> None:
         """Carry the operation out on the front end. Raise ValueError with the reason where the front end cannot do it."""
@@ -29,15 +26,6 @@ class ControlOp(MachineOp):
 
     def queue(self, chip: Chip) -> None:
         return None
-
-    def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        return ()
-
-    def demand(self, chip: Chip) -> Demand:
-        return NO_DEMAND
-
-    def broken(self, chip: Chip) -> Iterator[str]:
-        return iter(())
 
 
 class RepeatOp(ControlOp):

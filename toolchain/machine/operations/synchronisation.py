@@ -7,35 +7,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.access import Access
-from toolchain.machine.operation import MachineOp
+from toolchain.machine.operation import ZeroTimeOp
 from toolchain.machine.parameters.numbers import engine_of_sync, semaphore
-from toolchain.machine.traffic import NO_DEMAND, Demand
 
 
-class ZeroTimeOp(MachineOp):
-    """Base of what touches no byte and takes no time of its own."""
+class OrderingOp(ZeroTimeOp):
+    """The base of operations that every machine has: they order its engines."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
-    ENGINE = None
 
     @classmethod
     def find_required_key(cls, chip: Chip) -> str:
         return "every machine needs it"
 
-    def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        return ()
-
-    def demand(self, chip: Chip) -> Demand:
-        return NO_DEMAND
-
-    def broken(self, chip: Chip) -> Iterator[str]:
-        return iter(())
-
 
 @dataclass(frozen=True, slots=True)
-class Signal(ZeroTimeOp):
+class Signal(OrderingOp):
     """Tells another engine that everything before it has ended."""
 
     NAME = "signal"
@@ -54,7 +42,7 @@ class Signal(ZeroTimeOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait(ZeroTimeOp):
+class Wait(OrderingOp):
     """Holds an engine until another has signalled."""
 
     NAME = "wait"
@@ -74,7 +62,7 @@ class Wait(ZeroTimeOp):
 
 
 @dataclass(frozen=True, slots=True)
-class End(ZeroTimeOp):
+class End(OrderingOp):
     """The end of a program."""
 
     NAME = "end"
