@@ -175,7 +175,7 @@ class RegionPlanner(LayerByLayer):
         return plan if not self.options.prefetch or self.steps.over else self._prefetch_search(plan).best(worst)
 
     def _prefetch_search(self, plan: PlannedRegion) -> PrefetchSearch:
-        key = plan.parts, plan.resident, id(plan.placements)  # of a plan that the search keeps
+        key = plan.parts, plan.resident
         if key not in self._prefetch_searches:
 
             def place(planned: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
