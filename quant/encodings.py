@@ -20,7 +20,7 @@ from toolchain.errors import ConfigError
 from toolchain.foundation.atomic_files import read_limited
 from toolchain.input_limits import ENCODINGS_BYTES
 from toolchain.ir.graph import Quant
-from toolchain.ir.type_guards import is_dict, is_list
+from toolchain.foundation.type_guards import is_dict, is_list
 
 Types = Mapping[str, CodeType]
 _NONE: Types = MappingProxyType({})

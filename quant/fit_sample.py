@@ -11,7 +11,7 @@ import numpy as np
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, format_count
 from toolchain.ir.graph import TensorType
-from toolchain.ir.type_guards import is_mapping
+from toolchain.foundation.type_guards import is_mapping
 
 Sample = dict[str, np.ndarray]
 UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name

@@ -16,7 +16,7 @@ from toolchain.errors import CompileError, ConfigError, first_line
 from toolchain.hw import read_yaml, validate
 from toolchain.input_limits import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.ir.graph import TensorType
-from toolchain.ir.type_guards import is_dict
+from toolchain.foundation.type_guards import is_dict
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from toolchain.foundation.type_guards import is_list
 from toolchain.ir.graph import TensorType
 from toolchain.ir.step_builder import Operand, StepBuilder
-from toolchain.ir.type_guards import is_list
 
 __all__ = ["Array", "Example", "LoadedPlugin", "Operator", "Plugin", "Steps", "TensorType", "find_operator", "get_plugins"]
 

@@ -24,7 +24,7 @@ from quant.suggestion import suggestion
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import Source, read_yaml, validate
 from toolchain.ir.graph import Quant
-from toolchain.ir.type_guards import is_dict
+from toolchain.foundation.type_guards import is_dict
 
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 

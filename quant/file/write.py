@@ -13,7 +13,7 @@ from quant.observe import Range
 from quant.repair.file import array_file, pack_layers, section_of
 from toolchain.foundation.atomic_files import write_atomically, write_files
 from toolchain.ir.graph import Quant
-from toolchain.ir.type_guards import is_dict, is_mapping
+from toolchain.foundation.type_guards import is_dict, is_mapping
 
 
 def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None = None) -> str:

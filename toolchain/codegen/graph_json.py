@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError, first_line
+from toolchain.foundation.type_guards import is_array, is_dict, is_list, is_sequence
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
-from toolchain.ir.type_guards import is_array, is_dict, is_list, is_sequence
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS

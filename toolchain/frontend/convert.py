@@ -10,9 +10,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.errors import CompileError
+from toolchain.foundation.type_guards import is_array
 from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
-from toolchain.ir.type_guards import is_array
 
 FLOATS, INTEGERS = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 NO_STRINGS = (

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from toolchain.foundation.type_guards import is_array
 from toolchain.frontend.convert import node_from_proto, node_to_proto, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.expansion_builder import MASKED
 from toolchain.frontend.infer import schema_of
 from toolchain.frontend.read_onnx import opset_with
 from toolchain.ir.graph import OnnxNode, OnnxOp, TensorType, fresh_name
-from toolchain.ir.type_guards import is_array
 
 BODIES = ("Attention", "RotaryEmbedding")
 

@@ -13,13 +13,13 @@ from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import CompileError, first_line, is_out_of_memory
 from toolchain.foundation.inference import InferenceError, open_model, session_options
+from toolchain.foundation.type_guards import is_array, is_list
 from toolchain.frontend.check_nodes import SAME, check
 from toolchain.frontend.convert import NO_STRINGS, dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read_onnx import opset_with
 from toolchain.input_limits import TENSOR_ELEMENTS
 from toolchain.ir.graph import OnnxNode, TensorType
-from toolchain.ir.type_guards import is_array, is_list
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))

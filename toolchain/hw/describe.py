@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from toolchain.foundation.type_guards import is_list
 from toolchain.hw.chip import Chip
 from toolchain.hw.section import write_bytes, write_hertz
 from toolchain.hw.unit_map import DRAM, SRAM
-from toolchain.hw.yaml_source import KeyPath, is_list, is_section, render_path
+from toolchain.hw.yaml_source import KeyPath, is_section, render_path
 
 # What keys other than limits mean where they are not given.
 # What it means that a machine has no value for a key: shown beside `null`.

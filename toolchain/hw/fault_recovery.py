@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from toolchain.foundation.type_guards import is_list
 from toolchain.hw.type_rules import Broken
-from toolchain.hw.yaml_source import KeyPath, is_list, is_section
+from toolchain.hw.yaml_source import KeyPath, is_section
 
 Model = TypeVar("Model")
 

@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, GetJsonSchemaHandler, PlainSerializer, Wit
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from toolchain.foundation.type_guards import is_list
 from toolchain.hw.section import NonNegative, Positive, Section
-from toolchain.hw.yaml_source import is_list
 
 UNLIMITED = 1 << 40  # more of anything than an operation has
 

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from toolchain.foundation.type_guards import is_list
 from toolchain.hw.section import WRITTEN
-from toolchain.hw.yaml_source import KeyPath, Source, is_list, is_section
+from toolchain.hw.yaml_source import KeyPath, Source, is_section
 
 Model = TypeVar("Model", bound=BaseModel)
 _NO_KEY, _KEY_LIST_PREFIX = "no such key", "; known: "

@@ -24,11 +24,6 @@ def is_section(data: object) -> TypeGuard[dict[Any, Any]]:
     return isinstance(data, dict)
 
 
-def is_list(data: object) -> TypeGuard[list[Any]]:
-    """Return whether data read from YAML are a list."""
-    return isinstance(data, list)
-
-
 @dataclass(frozen=True)
 class Source:
     """A YAML file with the lines of its keys and values.

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from toolchain.foundation.type_guards import is_array, is_sequence
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
-from toolchain.ir.type_guards import is_array, is_sequence
 
 Arrays = dict[str, np.ndarray]  # by the digest of their content
 INLINE = 8  # elements of an array that is written where it stands

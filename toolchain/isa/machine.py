@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError, first_line
+from toolchain.foundation.type_guards import is_dict
 from toolchain.hw import (
     TABLE_FORMAT,
     Broken,
@@ -27,7 +28,6 @@ from toolchain.hw import (
     take_format,
     validate,
 )
-from toolchain.ir.type_guards import is_dict
 from toolchain.isa.encoding import Isa
 from toolchain.isa.encoding_needs import find_encoding_gaps, unknown_functions
 from toolchain.isa.instruction_table import TABLES, RegisterTable, Table

@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator import StallCause
 from toolchain.errors import format_count, printable_strings
-from toolchain.ir.type_guards import is_mapping
+from toolchain.foundation.type_guards import is_mapping
 from toolchain.report import report_text
 from toolchain.report.layer_breakdown import CAUSES
 from toolchain.report.merge_steps import and_more, group_rows

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from quant.calibrate import ObserverName
 from quant.observe import Range
 from toolchain.errors import format_count
+from toolchain.foundation.type_guards import is_tuple
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
-from toolchain.ir.type_guards import is_tuple
 from toolchain.report.comparison_blocks import ComparisonBlock
 from toolchain.report.layer_types import LayerTypes
 from toolchain.report.report_text import format_seconds

@@ -12,7 +12,7 @@ import numpy as np
 
 from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
-from toolchain.ir.type_guards import is_sequence
+from toolchain.foundation.type_guards import is_sequence
 from toolchain.report.error_page import finding_text
 from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import LayerError

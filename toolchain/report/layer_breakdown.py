@@ -16,8 +16,8 @@ import numpy as np
 
 from simulator import COMPUTING, Attribution, Simulation, StallCause, attribute_cycles, by_reason
 from toolchain.codegen import Container, Region
+from toolchain.foundation.type_guards import is_mapping
 from toolchain.hw.chip import Chip
-from toolchain.ir.type_guards import is_mapping
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 

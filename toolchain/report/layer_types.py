@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from toolchain.foundation.type_guards import is_tuple
 from toolchain.ir.graph import Graph, Node
-from toolchain.ir.type_guards import is_tuple
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 
 

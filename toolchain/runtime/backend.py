@@ -14,8 +14,8 @@ import numpy as np
 from simulator import Observe, Simulation
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ProgramError, ToolchainError, first_line
+from toolchain.foundation.type_guards import is_array
 from toolchain.ir.graph import Graph
-from toolchain.ir.type_guards import is_array
 from toolchain.isa import Decoded, Machine, decode
 from toolchain.machine import InstructionStream, dispatch_program
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from toolchain.codegen import IoType
 from toolchain.errors import CompileError, first_line, shown_elements
-from toolchain.ir.type_guards import is_sequence
+from toolchain.foundation.type_guards import is_sequence
 
 NOT_BOUND: Mapping[str, np.ndarray] = MappingProxyType({})
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toolchain.foundation.type_guards import is_array, is_sequence
 from toolchain.hw.unit_map import Unit
-from toolchain.ir.type_guards import is_array, is_sequence
 from toolchain.machine import Space
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Layer

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from toolchain.ir.type_guards import is_dict, is_list
+from toolchain.foundation.type_guards import is_dict, is_list
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import TileTask
 from toolchain.schedule.cost import CostModel
