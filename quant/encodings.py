@@ -18,9 +18,9 @@ from quant.observe import Range
 from quant.parameters import activation_quant, quant_range
 from toolchain.errors import ConfigError
 from toolchain.foundation.atomic_files import read_limited
+from toolchain.foundation.type_guards import is_dict, is_list
 from toolchain.input_limits import ENCODINGS_BYTES
 from toolchain.ir.graph import Quant
-from toolchain.foundation.type_guards import is_dict, is_list
 
 Types = Mapping[str, CodeType]
 _NONE: Types = MappingProxyType({})

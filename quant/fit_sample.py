@@ -10,8 +10,8 @@ import numpy as np
 
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, format_count
-from toolchain.ir.graph import TensorType
 from toolchain.foundation.type_guards import is_mapping
+from toolchain.ir.graph import TensorType
 
 Sample = dict[str, np.ndarray]
 UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name

@@ -11,8 +11,8 @@ import numpy as np
 from quant.fit_sample import Sample, fit_sample
 from quant.users_python import call_user, load_function
 from toolchain.errors import CompileError
-from toolchain.ir.graph import TensorType
 from toolchain.foundation.type_guards import is_mapping
+from toolchain.ir.graph import TensorType
 
 _END = object()
 

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quant.fit_sample import MissingArray, Sample, fit_array
 from toolchain.errors import CompileError, ConfigError, first_line
+from toolchain.foundation.type_guards import is_dict
 from toolchain.hw import read_yaml, validate
 from toolchain.input_limits import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.ir.graph import TensorType
-from toolchain.foundation.type_guards import is_dict
 
 if TYPE_CHECKING:
     from PIL import Image

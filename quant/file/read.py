@@ -22,9 +22,9 @@ from quant.repair.choices import Quantization
 from quant.repair.file import Repair, RepairSection, repair_of
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, ConfigError
+from toolchain.foundation.type_guards import is_dict
 from toolchain.hw import Source, read_yaml, validate
 from toolchain.ir.graph import Quant
-from toolchain.foundation.type_guards import is_dict
 
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 

@@ -12,8 +12,8 @@ from quant.fixed_point.core.weight_scaling import WeightScaling
 from quant.observe import Range
 from quant.repair.file import array_file, pack_layers, section_of
 from toolchain.foundation.atomic_files import write_atomically, write_files
-from toolchain.ir.graph import Quant
 from toolchain.foundation.type_guards import is_dict, is_mapping
+from toolchain.ir.graph import Quant
 
 
 def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None = None) -> str:
