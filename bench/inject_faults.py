@@ -276,7 +276,9 @@ def follow(planted: InjectedFault, subject: Subject, hardware: str, folder: Path
         arrays: dict[str, Any] = {key: np.stack([sample[key] for sample in samples]) for key in subject.samples[0]}
         np.savez(folder / f"{name}.npz", **arrays)
     data, judge = str(folder / "data.npz"), str(folder / "others.npz")
-    options = BuildOptions(hardware, data, str(folder / "p.yaml"), subject.shapes, judge=judge, states=("none",), level=0)
+    options = BuildOptions(
+        hardware, data, parameters=str(folder / "p.yaml"), shapes=subject.shapes, judge=judge, states=("none",), level=0
+    )
     tensors = planted.network.model.by_name(planted.quantization.ranges)
     repair = Repair(planted.quantization, "none")
     write_parameters(folder / "p.yaml", Parameters(tensors, repair=repair))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,74 +31,96 @@ Values = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The options of one build.
+    """The options of one build: the machine and the data by position, all others by name, in the groups of `npu-build --help`.
 
     `hardware`: a shipped name, a YAML file, or a loaded machine.
     `calibration`: data to calibrate on: a path, FILE.py:FUNCTION, arrays, an iterable, a reader or a function
     (docs/python.md); None: random inputs.
-    `parameters`: an edited file of calibrate.py.
-    `host`: where host subgraphs and float models run: cpu or cuda.
-    `host_nodes`: nodes of the model, their operators, or patterns of either, that stay on the host.
-    `judge`: data to judge on, in the same forms; None: samples held out of calibration. `judges`: the same of single entries.
-    `gate`: the accuracy that every entry must reach.
-    `error_report`: measure every layer's error.
-    `static_ranges`: calibrate tensors that the model quantizes by each run's range.
-    `repair`: steps beyond calibration; None: `fast` where calibration has samples enough.
-    `export_qdq`: also make an ONNX model of the integers. `export_nearest`: layers round once in it, whatever the machine does.
+
+    Model:
+    `shapes`: the shape of each input that the model leaves open, by name.
     `entries`: shapes of inputs beside `shapes`, by name; the file has programs for each set.
-    `types`: NAME=TYPE, as in `passes.type_overrides.resolve_type_overrides`.
-    `schedule`: a file of schedules for layers.
-    `goal`: the objective of planning, and the bytes of SRAM to plan within.
-    `sram_curve`: also plan for other sizes of the SRAM.
     `values`: inputs that are constants, as numbers by name. `entry_values`: the same of single entries.
     `states`: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`. None: those that the graph or
     names show.
-    `blocks_alike`: identical blocks of layers are quantized as one.
+    `host_nodes`: nodes of the model, their operators, or patterns of either, that stay on the host.
+    `host`: where host subgraphs and float models run: cpu or cuda.
+    `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
+    `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
+
+    Quantization:
+    `parameters`: an edited file of calibrate.py.
+    `samples`: how many samples of `calibration` are read; None: all.
+    `observer`: how ranges are chosen from the samples; None: as the machine or the data ask.
+    `static_ranges`: calibrate tensors that the model quantizes by each run's range.
+    `types`: NAME=TYPE, as in `passes.type_overrides.resolve_type_overrides`.
+    `repair`: steps beyond calibration; None: `fast` where calibration has samples enough.
+    `max_slowdown`: times the expected cycles that repair may take for wider codes; 1 for none.
     `host_ports`: nodes beside inputs and outputs run on the host, and outputs are scaled by channel, where codes would lose a
     part.
     `raw_ports`: inputs and outputs of which that is not so, since hardware fills or reads their codes.
-    `max_slowdown`: times the expected cycles that repair may take for wider codes; 1 for none.
-    `passes`: optional passes that are left out, and whether each graph is verified.
-    `plugins`: files of plug-ins, or names of installed ones, that define operators of the model (docs/plugins.md).
-    `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
+
+    Planning:
+    `level`: from 0 to 3, as -O.
+    `goal`: the objective of planning, and the bytes of SRAM to plan within.
+    `schedule`: a file of schedules for layers.
+    `sram_curve`: also plan for other sizes of the SRAM.
     `time_limit_s`: seconds after which searches for plans end. `search_steps`: steps after which they end, on any machine.
+    `blocks_alike`: identical blocks of layers are quantized as one.
+    `passes`: optional passes that are left out, and whether each graph is verified.
+
+    Judging:
+    `judge`: data to judge on, in the same forms; None: samples held out of calibration. `judges`: the same of single entries.
+    `gate`: the accuracy that every entry must reach.
+    `error_report`: measure every layer's error.
+
+    Output:
+    `export_qdq`: also make an ONNX model of the integers. `export_nearest`: layers round once in it, whatever the machine does.
     `explain`: also try keys of the machine, each alone, by timing the program again.
+
+    Raises CompileError for values that an option does not take, and for options that contradict each other.
     """
 
     hardware: str | Machine
     calibration: Any = None
-    parameters: str | None = None
+    _: KW_ONLY
+
     shapes: Shapes = field(default_factory=dict[str, tuple[int, ...]])
-    host: str = "cpu"
-    level: int = 2
-    samples: int | None = None
-    observer: ObserverName | Literal["auto"] | None = None
-    host_nodes: tuple[str, ...] = ()
-    judge: Any = None
-    gate: Gate = OPEN
-    error_report: bool = False
-    static_ranges: bool = False
-    repair: Effort | None = None
-    export_qdq: bool = False
     entries: Mapping[str, Shapes] = field(default_factory=dict[str, Shapes])
-    types: tuple[str, ...] = ()
-    judges: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    schedule: str | None = None
-    goal: Goal = BALANCED
-    sram_curve: bool = False
     values: Values = field(default_factory=dict[str, tuple[str, ...]])
-    states: tuple[str, ...] | None = None
-    blocks_alike: bool = False
     entry_values: Mapping[str, Values] = field(default_factory=dict[str, Values])
-    export_nearest: bool = False
-    passes: PassOptions = EVERY_PASS
-    host_ports: bool = True
-    raw_ports: tuple[str, ...] = ()
+    states: tuple[str, ...] | None = None
+    host_nodes: tuple[str, ...] = ()
+    host: str = "cpu"
     plugins: tuple[str, ...] = ()
     custom_ops: tuple[str, ...] = ()
+
+    parameters: str | None = None
+    samples: int | None = None
+    observer: ObserverName | Literal["auto"] | None = None
+    static_ranges: bool = False
+    types: tuple[str, ...] = ()
+    repair: Effort | None = None
     max_slowdown: float = 1.1
+    host_ports: bool = True
+    raw_ports: tuple[str, ...] = ()
+
+    level: int = 2
+    goal: Goal = BALANCED
+    schedule: str | None = None
+    sram_curve: bool = False
     time_limit_s: float | None = None
     search_steps: int | None = None
+    blocks_alike: bool = False
+    passes: PassOptions = EVERY_PASS
+
+    judge: Any = None
+    judges: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    gate: Gate = OPEN
+    error_report: bool = False
+
+    export_qdq: bool = False
+    export_nearest: bool = False
     explain: bool = False
 
     def __post_init__(self) -> None:

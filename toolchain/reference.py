@@ -90,7 +90,7 @@ def _container(parsed: argparse.Namespace) -> Path | Container:
     from toolchain.api import BuildOptions, build
     from toolchain.cli.option_values import input_shapes
 
-    built = build(parsed.model, BuildOptions(parsed.hw, parsed.calib, parsed.quant, input_shapes(parsed.shape)))
+    built = build(parsed.model, BuildOptions(parsed.hw, parsed.calib, parameters=parsed.quant, shapes=input_shapes(parsed.shape)))
     warn(built.warnings)
     return built.container
 

@@ -124,7 +124,7 @@ def model(folder: Path) -> Path:
 
 def test_a_build_takes_them_and_says_what_is_missing(tmp_path: Path) -> None:
     path = model(tmp_path)
-    options = BuildOptions("edge16", str(tmp_path / "data.npz"), str(tmp_path / "p.encodings"))
+    options = BuildOptions("edge16", str(tmp_path / "data.npz"), parameters=str(tmp_path / "p.encodings"))
     written(tmp_path / "p.encodings", ENTRY, {**ENTRY, "name": "nobody"})
     with pytest.raises(ConfigError) as caught:
         build(path, options)

@@ -149,7 +149,9 @@ def test_a_scale_of_other_codes_than_the_builds_is_taken_as_its_range(encoded: P
         scale = (entry["max"] - entry["min"]) / 255
         entry |= {"bitwidth": 8, "scale": scale, "offset": round(entry["min"] / scale)}
     (encoded / "p.encodings").write_text(json.dumps(encodings))
-    build_result = build(encoded / "net.onnx", BuildOptions(MACHINE, str(encoded / "c.npz"), str(encoded / "p.encodings")))
+    build_result = build(
+        encoded / "net.onnx", BuildOptions(MACHINE, str(encoded / "c.npz"), parameters=str(encoded / "p.encodings"))
+    )
     (cell,) = {t.quant.scale for n, t in build_result.container.graph.types.items() if n.startswith("Y: cell, step") and t.quant}
     assert (
         cell < encodings["activation_encodings"]["Y: cell"][0]["scale"] / 100

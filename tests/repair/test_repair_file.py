@@ -117,7 +117,7 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
     done = run_script(SCRIPT, "net.onnx", "--data", "c.npz", "--hw", name, "--repair", "fast", "-o", "p.yaml")
     assert done.returncode == 0, done.stderr
     assert "equalization: kept" in done.stdout or "region ends: kept" in done.stdout
-    again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), str(tmp_path / "p.yaml")))
+    again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), parameters=str(tmp_path / "p.yaml")))
     held_out = folds(_stream(tmp_path)).held
     plain = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz")))
     assert again.figures["outputs"][0]["sqnr_db"] > plain.figures["outputs"][0]["sqnr_db"] + 2

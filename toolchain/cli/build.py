@@ -349,16 +349,44 @@ def build_command(
         start = None if start_from is None else read_stage(start_from)
         with as_options():
             passes = PassOptions(require_optional(skip_pass or ()), verify_passes, start)
-            gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
+            gate = Gate(min_cosine, min_sqnr, evaluation)
             options = BuildOptions(
-                machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
-                judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
-                tuple(type_ or ()), judges, None if schedule is None else str(schedule),
-                plan_goal(optimize, sram_budget, tolerance), sram_curve is not None, values,
-                None if state is None else tuple(state), blocks_alike, own_values, export_nearest, passes,
-                host_ports, tuple(raw_port or ()), tuple(plugin or ()), tuple(custom_ops or ()), max_slowdown,
-                time_limit, search_steps, explain,
-            )  # fmt: skip
+                machine,
+                calib,
+                shapes=shapes,
+                entries=entries,
+                values=values,
+                entry_values=own_values,
+                states=None if state is None else tuple(state),
+                host_nodes=tuple(host_node or ()),
+                host=host,
+                plugins=tuple(plugin or ()),
+                custom_ops=tuple(custom_ops or ()),
+                parameters=quant,
+                samples=samples,
+                observer=observer,  # type: ignore[arg-type]
+                static_ranges=static_ranges,
+                types=tuple(type_ or ()),
+                repair=repair,  # type: ignore[arg-type]
+                max_slowdown=max_slowdown,
+                host_ports=host_ports,
+                raw_ports=tuple(raw_port or ()),
+                level=int(level),
+                goal=plan_goal(optimize, sram_budget, tolerance),
+                schedule=None if schedule is None else str(schedule),
+                sram_curve=sram_curve is not None,
+                time_limit_s=time_limit,
+                search_steps=search_steps,
+                blocks_alike=blocks_alike,
+                passes=passes,
+                judge=judged,
+                judges=judges,
+                gate=gate,
+                error_report=error_report is not None,
+                export_qdq=export_qdq is not None,
+                export_nearest=export_nearest,
+                explain=explain,
+            )
         _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)
         inputs = _inputs(model, machine, options, start_from)
