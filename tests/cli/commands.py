@@ -30,7 +30,7 @@ class Printed:
 
 
 def run(line: str | Sequence[str]) -> Printed:
-    """Run a command line.
+    """Run a command line. Lines of progress are left out: whether ten seconds pass depends on the machine's load.
 
     `line`: command, or path of a script from the repository's root, and arguments, separated by single spaces.
     """
@@ -45,7 +45,8 @@ def run(line: str | Sequence[str]) -> Printed:
                 COMMANDS[command]()
         except SystemExit as done:
             code = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
-    return Printed(code, out.getvalue(), err.getvalue())
+    printed = (line for line in err.getvalue().splitlines(keepends=True) if not line.startswith("progress: "))
+    return Printed(code, out.getvalue(), "".join(printed))
 
 
 def _run_script(path: Path) -> None:
