@@ -115,6 +115,39 @@ def test_a_sum_of_probabilities_is_advised_where_repair_is_left_out(hardware: st
     assert f"{TRIED}--host-node softmax and --host-node weights and --host-node sum (" in note
 
 
+def test_a_norm_is_tried_with_the_scales_that_repair_gives_its_region(tmp_path: Path) -> None:
+    """Channels of unlike size are normalized in groups. On the host alone that gains nothing, since one scale holds them all."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["wide"], "conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["wide", "sizes"], ["sized"], "sizes"),
+        helper.make_node("Reshape", ["sized", "groups"], ["grouped"], "group"),
+        helper.make_node("InstanceNormalization", ["grouped", "one", "zero"], ["normal"], "norm"),
+        helper.make_node("Reshape", ["normal", "channels"], ["together"], "ungroup"),
+        helper.make_node("Conv", ["together", "v"], ["y"], "last", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    ]
+    constants = {
+        "w": rng.standard_normal((16, 4, 3, 3)).astype(np.float32) / 6,
+        "sizes": np.geomspace(0.02, 30, 16).astype(np.float32).reshape(1, 16, 1, 1),
+        "groups": np.array([1, 4, -1]),
+        "one": np.ones(4, np.float32),
+        "zero": np.zeros(4, np.float32),
+        "channels": np.array([1, 16, 10, 10]),
+        "v": rng.standard_normal((6, 16, 3, 3)).astype(np.float32) / 12,
+    }
+    x = rng.standard_normal((20, 1, 4, 10, 10)).astype(np.float32)
+    model, options = save(tmp_path, nodes, constants, x, (1, 6, 10, 10))
+    options = replace(options, hardware="transformer64", repair="fast")
+    built = build(model, options)
+    (warning,) = list_advised(built)
+    promise = re.search(rf"--host-node \w+ {PROMISE}", warning)
+    assert promise is not None and "none of which helps" not in warning, warning
+    followed = build(model, replace(options, host_nodes=("norm",)))
+    after_db = followed.figures["outputs"][0]["sqnr_db"]
+    promised_db, before_db = float(promise.group(1)), float(promise.group(2))
+    assert promised_db > before_db + 10 and promised_db - 1 < after_db < promised_db + 4  # rounding of weights comes on top
+
+
 def test_nothing_is_advised_where_steps_lose_little_and_cost_little(tmp_path: Path) -> None:
     """A convolution and a Softmax of its ten classes. The host gives 51 dB for 38, and takes longer than the steps."""
     rng = np.random.default_rng(0)

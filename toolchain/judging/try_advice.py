@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from toolchain.ir.graph import OnnxOp
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.select import ASKED_FOR
 from toolchain.repair.calibrate_network import CalibratedNetwork
+from toolchain.repair.equalize import free_ends
 from toolchain.repair.network import Network
 from toolchain.repair.place_port_nodes import place_port_nodes
 from toolchain.report.error_report import Effort
@@ -77,8 +79,8 @@ class AdviceTrials:
         tried, changed_networks = list[TriedAdvice](), list[tuple[Network, Quantization]]()
         for advice in candidates:
             try:
-                changed = self._apply(advice)
-                trial = TriedAdvice(advice, before, self._level(*changed, output), self._sample_count)
+                changed, after = self._try(advice, output)
+                trial = TriedAdvice(advice, before, after, self._sample_count)
             except CompileError:  # the machine cannot express it
                 continue
             trial = replace(trial, costs=self._compare_costs(*changed)) if advice.hosts_steps else trial
@@ -128,8 +130,22 @@ class AdviceTrials:
             parts.update(x, y)
         return min([error.sqnr_db, *(parts.sqnr_db(part) for part in (*output.slices, *output.weak))])
 
+    def _try(self, advice: Advice, output: FidelityPart) -> tuple[tuple[Network, Quantization], float]:
+        """Return the network as a build with this advice makes it, and the dB of its worst part. Raise CompileError."""
+        changed = self._apply(advice)
+        after = self._level(*changed, output)
+        ends = self._free_ends(*changed) if advice.host_nodes and self._calibrated.effort != "none" else None
+        freed_after = -math.inf if ends is None else self._level(*ends, output)
+        return (changed, after) if ends is None or freed_after <= after else (ends, freed_after)
+
+    def _free_ends(self, network: Network, quantization: Quantization) -> tuple[Network, Quantization] | None:
+        """Return the network with its regions' ends as repair leaves them for the host; None where nothing changes."""
+        samples, before = list(islice(self._calibration, _CALIBRATION)), replace(quantization, factors={}, hosted=())
+        freed = free_ends(network, before, samples, lambda stage, done, total: None).quantization
+        return None if freed is before else (network.through(replace(freed, types={})), freed)
+
     def _apply(self, advice: Advice) -> tuple[Network, Quantization]:
-        """Raises CompileError."""
+        """Return the network and its quantization with the options of a piece of advice. Raise CompileError."""
         network, quantization = self._calibrated.network, self._calibrated.quantization
         if advice.host_nodes:
             network = network.host(match_nodes(network.model.nodes, advice.host_nodes), ASKED_FOR)
