@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,14 @@ def test_what_few_samples_alone_reach_is_not_clipped() -> None:
             for i in range(count):
                 seen.update(np.array([-1.0, 9.0 if i < loud else 2.0]))
             assert seen.with_rare_ends(Range(-1.0, 4.0)).high == high
+
+
+def test_a_poor_sample_among_those_that_judge_repair_is_told(model: Path) -> None:
+    """The few samples of the report may all be loud."""
+    x = clips(24, loud=16)
+    x[:8] /= 30
+    (note,) = [n for n in built(model, x, repair="fast").notes if "samples that judged it has" in n]
+    assert re.fullmatch(
+        r"repair: one of the \d+ samples that judged it has -?\d\.\d dB at y, all of them [23]\d\.\d dB: .*", note
+    )
+    assert not any("samples that judged it has" in n for n in built(model, clips(24, loud=24), repair="fast").notes)

@@ -159,7 +159,7 @@ def calibrate_network(
     if repair_result.network is not network:  # the user's file must still say the same
         check_frontend(replace(repair_result.network.model, source=network.model.source), islice(dealt.seen, 1))
     step_notes = (n for t in repair_result.tried for n in (*(t.notes if t.is_kept else ()), *t.advice))
-    notes = tuple(dict.fromkeys((*plain.notes, *step_notes)))
+    notes = tuple(dict.fromkeys((*plain.notes, *step_notes, *repair_result.list_low_samples())))
     done = replace(plain, network=repair_result.network, quantization=repair_result.quantization, notes=notes)
     done = replace(done, effort=effort, held_out=repair_result.held_out, tried=repair_result.tried)
     return done if every is None else _refit(done, repair_result.measure, every, observer, progress)

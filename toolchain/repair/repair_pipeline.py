@@ -109,13 +109,30 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """network: gone through what `quantization` changes in it. measure: as of the latest step that was kept and has it."""
+    """The network after the steps that were kept.
+
+    `network`: gone through what `quantization` changes in it.
+    `held_out`: the number of samples that judged the steps.
+    `quality`: what these samples say of `quantization`.
+    `measure`: as of the latest step that was kept and has it.
+    """
 
     network: Network
     quantization: Quantization
     tried: tuple[StepResult, ...]
     held_out: int
+    quality: OutputQuality
     measure: Measure | None = None
+
+    def list_low_samples(self) -> list[str]:
+        """Return a sentence for each output that is good over all samples that judged, and poor in one of them."""
+        worst = {p.name: min(self.quality.each[p.name]) for p in self.quality.parts}
+        low = [p for p in self.quality.parts if worst[p.name] < POOR_PART_DB <= p.sqnr_db]
+        return [
+            f"repair: one of the {self.held_out} samples that judged it has {worst[p.name]:.1f} dB at {p.name}, all of them "
+            f"{p.sqnr_db:.1f} dB: other data like it may lose as much"
+            for p in low
+        ]
 
 
 def run_repair(
@@ -157,7 +174,7 @@ def run_repair(
             without[step.name] = best
             quantization, best = step_attempt.outcome.quantization, step_attempt.verdict
             network, measure = base.through(quantization), step_attempt.outcome.measure or measure
-    return RepairResult(network, quantization, tuple(tried), sum(1 for _ in held_out), measure)
+    return RepairResult(network, quantization, tuple(tried), sum(1 for _ in held_out), best, measure)
 
 
 @dataclass(frozen=True, eq=False)
