@@ -426,7 +426,7 @@ def _built(
             on, judgement.figures["judged_samples"], started.data, options, started.calibrated_on, started.held_out.copies
         ),
         *judgement.warnings,
-        *host_warnings(figures["host"], model.nodes),
+        *host_warnings(figures["host"], model.nodes, hosted.values()),
         *figures["warnings"],
         *stride_warnings(container, figures["layers"]),
         *key_trials.list_warnings(),

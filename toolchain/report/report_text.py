@@ -198,7 +198,8 @@ def _format_exclusions(host: Mapping[str, Any]) -> str:
     if host["crossings"]:
         crossed = f"{format_count(host['crossings'], 'copy' if host['crossings'] == 1 else 'copie')}"
         exclusions.append(f"{crossed} of {format_count(host['crossing_bytes'], 'byte')} between NPU and host")
-    return f"\nnot in the cycles: {', and '.join(exclusions)}" if exclusions else ""
+    price = f"; about {format_seconds(host['seconds'])} by the machine's prices of the host"
+    return f"\nnot in the cycles: {', and '.join(exclusions)}{price}" if exclusions else ""
 
 
 def format_segment(segment: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from toolchain.ir.graph import Graph, Quant, TensorType
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.convolution.select_convolution import Convolution
 from toolchain.ops.kit.operator import Layer
+from toolchain.passes.select import ASKED_FOR
 from toolchain.report.layer_errors import LayerMeasurements
 
 _WORTH_SAYING = 0.05  # of all cycles
@@ -44,12 +45,15 @@ DYNAMIC = "DynamicQuantizeLinear"
 _SAMPLES = 4
 
 
-def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the warnings on the host's share of the work.
+def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]], reasons: Collection[str] = ()) -> list[str]:
+    """Return the warnings on the host's share of the work; none where the user asked for all of it.
 
     `host`: host part of the figures.
     `nodes`: (name, operator) of the model's own nodes.
+    `reasons`: why each node on the host is there.
     """
+    if reasons and all(reason == ASKED_FOR for reason in reasons):
+        return []
     share = f"{100 * host['mac_share']:.1f} % of the model's MACs run on the HOST"
     dynamic = sum(op == DYNAMIC for _, op in nodes)
     if dynamic and host["macs"]:
