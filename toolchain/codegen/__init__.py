@@ -1,4 +1,4 @@
-"""Turn plans into bytes: lowering, synchronisation, linking, the model.npu container."""
+"""Turn plans into compiled files: lowering, linking, synchronisation, outlining, and the `model.npu` container."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,8 @@
-"""Find the earlier operations that an operation must follow: the latest of each engine that touched one of its
-bytes.
+"""Remember what each engine has read and written, and find the latest conflicting operations for a new one.
 
-A table of the last writer and reader of each few bytes of memory shows quickly that there is none.
-The table takes an access for everything between its first and its last byte.
-A hit in it is therefore looked for among the accesses themselves.
+`codegen.synchronise` asks it for each operation of a program. A table of the last writer and reader of each 16 bytes
+(of DRAM, 64) shows quickly that there is no conflict. The table takes an access for everything between its first and
+last byte. So a hit is looked up among the accesses themselves, strides included.
 """
 
 from __future__ import annotations
@@ -21,15 +20,13 @@ _FEW = 8  # accesses that are compared one by one before all the others are sift
 
 
 class AccessHistory:
-    """A history of everything the engines have read and written, one event for each operation. Later events have
-    greater numbers.
-    """
+    """The reads and writes of all engines so far. Each operation is an event; later events have greater numbers."""
 
     def __init__(self, sizes_bytes: Sequence[int], engines: int):
-        """Set up the tables of all memories.
+        """Set up empty tables.
 
-        `sizes_bytes`: size of each memory; of DRAM only the part that is written at all, because bytes after it never
-        conflict.
+        `sizes_bytes`: size of each memory, by `Space`. Of DRAM it is the part that is ever written; bytes behind it
+        never conflict.
         """
         self._memories = [
             (_Touched(size, granule, engines), _Touched(size, granule, engines))
@@ -38,10 +35,11 @@ class AccessHistory:
         self._constants_from = sizes_bytes[Space.DRAM]
 
     def latest(self, touched: Sequence[Access], known_events: Sequence[int]) -> list[int]:
-        """Return for each engine the latest event that conflicts with the accesses, or its known event where that is no earlier.
+        """Return for each engine the latest event that conflicts with the accesses, or its known event where that is no
+        earlier.
 
-        Two accesses conflict that share a byte, one of them a write.
-        `known_events`: by engine, an event that the operation follows anyway.
+        Two accesses conflict that share a byte, one of them a write. The history is not changed. `known_events`: by
+        engine, an event that the operation follows anyway (-1: none).
         """
         latest_events = list(known_events)
         for access in touched:
@@ -64,7 +62,7 @@ class AccessHistory:
 
 
 class _Touched:
-    """The reads, or the writes, of one memory: by engine, the last event at each few bytes, and all accesses."""
+    """The reads, or the writes, of one memory: the last event at each granule by engine, and all accesses."""
 
     def __init__(self, size_bytes: int, granule: int, engines: int):
         self._granule = granule
@@ -86,7 +84,7 @@ class _Touched:
 
 
 class _EngineAccesses:
-    """The accesses of one engine to one memory, in order of their events."""
+    """The reads, or the writes, of one engine in one memory, in the order of their events."""
 
     def __init__(self) -> None:
         self._events: list[int] = []

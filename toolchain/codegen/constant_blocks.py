@@ -1,19 +1,14 @@
-"""Store the constant bytes of a compiled file: each block is stored once, whoever needs it.
+"""Store the constant bytes of `model.npu` as blocks, each block once, and read them back.
 
-A region's constants are whole blocks, at one address or at several.
-An array of the integer graph is made of pieces of blocks.
-Most weights lie in blocks that programs read already, in the same order, with each tile's parameters after
-them.
-Bytes found nowhere go into one block of their own, the last.
-A further entry of the file has the same weights in other tiles.
-Its constants are pieces of the blocks before it and a block for the missing bytes. Most of its arrays are
-stored already.
+`BlockWriter` is for `codegen.container_writer`, `BlockReader` for `codegen.container`. Two things name bytes of blocks.
+A region's constants are whole blocks, at one DRAM address or at several. An array of the integer graph is made of
+pieces of blocks, since most weights lie in blocks that programs read, in the same order. Array bytes that lie in no
+block go into one more block, the last.
 
-Find bytes that stored blocks already contain: constants of programs for other shapes are cut at other places.
-
-Every 32nd byte of a block begins an anchor of 32 bytes.
-Where an anchor occurs in new bytes, the equal bytes around it become one piece.
-No piece of 63 bytes or more is missed because tiles were cut differently.
+A further entry of the file (other input shapes) has the same weights cut into other tiles. Its constants are pieces of
+earlier blocks, and one block with the missing bytes. `ChunkIndex` finds such pieces. Every 32nd byte of a block begins
+an anchor of 32 bytes. Where an anchor occurs in new bytes, the equal bytes around it become one piece, if they are at
+least `LEAST_BYTES`.
 """
 
 from __future__ import annotations
@@ -43,7 +38,9 @@ _MOST_TOO_FAR = 64  # bytes by which what follows in a block may happen to be wh
 
 
 class SharedChunk(NamedTuple):
-    """`size` bytes from byte `at` on are those of a block from byte `first` on."""
+    """Bytes that a stored block has already: `size` bytes from byte `at` of the new data equal those of `block` from
+    `first` on.
+    """
 
     at: int
     block: int
@@ -52,7 +49,7 @@ class SharedChunk(NamedTuple):
 
 
 class ChunkIndex:
-    """The anchors of blocks, by a hash of their bytes."""
+    """An index of the anchors of blocks, by a hash of their bytes. Blocks are numbered by their place in `blocks`."""
 
     def __init__(self, blocks: Sequence[bytes]) -> None:
         self._blocks = [np.frombuffer(b, np.uint8) for b in blocks]
@@ -64,7 +61,7 @@ class ChunkIndex:
         self._hashes, self._block, self._first = hashes[order], self._block[order], self._first[order]
 
     def pieces(self, data: bytes) -> Iterator[SharedChunk]:
-        """Yield shared chunks in order and without overlap, each as long as possible."""
+        """Yield the chunks of `data` that lie in the blocks, in order and without overlap, each of LEAST_BYTES or more."""
         new = np.frombuffer(data, np.uint8)
         hashes = _hashes(new, 1)
         places = np.searchsorted(self._hashes, hashes)
@@ -81,7 +78,9 @@ class ChunkIndex:
                 done = longest.at + longest.size
 
     def _around(self, new: np.ndarray, at: int, place: int, least: int) -> SharedChunk:
-        """The longest run of equal bytes through an anchor that ends behind `least`; empty where only the hash is the same."""
+        """Return the longest run of equal bytes through an anchor that begins at `least` or later; of size 0 where only
+        the hashes agree.
+        """
         number, first = int(self._block[place]), int(self._first[place])
         block = self._blocks[number]
         forward_bytes = _count_equal(new[at:], block[first:])
@@ -92,7 +91,7 @@ class ChunkIndex:
 
 
 def _hashes(data: np.ndarray, step: int) -> np.ndarray:
-    """uint64 of the ANCHOR_BYTES at every `step`th byte that has so many behind it."""
+    """Return a uint64 hash of the ANCHOR_BYTES that begin at every `step`th byte, as far as so many bytes follow."""
     if data.size < ANCHOR_BYTES:
         return np.zeros(0, np.uint64)
     words = np.lib.stride_tricks.sliding_window_view(data, _WORD_BYTES)
@@ -117,12 +116,16 @@ def _count_equal(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def _halves(pairs: np.ndarray, count: int) -> np.ndarray:
-    """int8[pairs] -> int8[count] of 4 bits each, the low half of a byte first."""
+    """Unpack int8[pairs] into int8[count] codes of 4 bits with sign, the low half of a byte first."""
     return np.stack((np.left_shift(pairs, 4) >> 4, pairs >> 4), axis=-1).reshape(-1)[:count]
 
 
 class BlockWriter:
-    """Give it the constants of all entries before the first array, and say where the next entry begins, in both."""
+    """A collector of the blocks of one file.
+
+    Call `constant` and `block` for all entries first, then `array` for all entries, then `blocks` once. `next_entry`
+    comes between two entries, in both rounds.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}
@@ -137,20 +140,26 @@ class BlockWriter:
         self._reusable: dict[bytes, list[Pieces]] = {}  # of the entries before this one
 
     def next_entry(self) -> None:
-        """Begin another entry, to which everything after this call belongs."""
+        """Begin another entry. Its constants may be pieces of blocks before it, and its arrays the pieces of earlier
+        entries' arrays.
+        """
         self._earlier, self._index = (*self._blocks,), None
         self._pieced, self._pieced_bytes = {}, 0
         self._reusable = {digest: list(arrays) for digest, arrays in self._arrays.items()}
 
     def block(self, data: bytes) -> int:
-        """The number of the block with these bytes."""
+        """Return the number of the block with these bytes; they are stored where no block has them."""
         if data not in self._blocks:
             self._blocks[data] = len(self._blocks)
             self._held_bytes += len(data)
         return self._blocks[data]
 
     def constant(self, data: bytes) -> int | Pieces:
-        """The block with these bytes; of a further entry perhaps pieces of blocks that are, one after the other, these bytes."""
+        """Store a region's constant bytes and return the number of their block.
+
+        In a further entry it may be pieces instead, [block, first byte, bytes] each: one after the other they are these
+        bytes. Equal bytes give an equal result within an entry.
+        """
         if data in self._blocks or not self._earlier:
             return self.block(data)
         if data not in self._pieced:
@@ -161,9 +170,11 @@ class BlockWriter:
         return self._pieced[data]
 
     def array(self, value: np.ndarray, narrow: bool = False) -> list[Any]:
-        """Store an array and return [type, shape, pieces]; each piece is [block, first byte, bytes].
+        """Store an array, little-endian in C order, and return [type, shape, pieces]; each piece is [block, first byte,
+        bytes].
 
-        `narrow`: codes of 4 bits, stored two a byte like in programs, so that they can be pieces of program blocks.
+        `narrow`: the values are codes of 4 bits, stored two a byte as programs have them. The type is then "int4".
+        Within one entry no two arrays share a byte, so that a file never unpacks to more than it holds.
         """
         little = np.ascontiguousarray(value).astype(memory_type(value.dtype), copy=False)
         raw = np.frombuffer(pack_weights(little.reshape(1, -1), CodeType.INT4), np.uint8) if narrow else _bytes(little)
@@ -177,15 +188,23 @@ class BlockWriter:
         return [_NARROW if narrow else value.dtype.name, list(value.shape), pieces]
 
     def blocks(self) -> list[bytes]:
+        """Return the bytes of all blocks in the order of their numbers. The last holds the bytes of arrays that no
+        other block has.
+        """
         return [*self._blocks, bytes(self._rest)]
 
     def _store(self, raw: np.ndarray) -> list[int]:
+        """Append bytes to the last block and return their piece."""
         start = len(self._rest)
         self._rest += raw.tobytes()
         return [len(self._blocks), start, raw.size]
 
     def _cut(self, data: bytes) -> Pieces:
-        """Pieces of earlier blocks, and of a new one with what lies between them; none where there are none such."""
+        """Return pieces of earlier blocks and of one new block between them that are `data`; empty where no earlier
+        block helps.
+
+        It is empty too where the entry's constants in pieces would have more bytes than all blocks.
+        """
         self._index = self._index or ChunkIndex(self._earlier)
         chunks = list(self._index.pieces(data))
         ends = [0, *(p.at + p.size for p in chunks)]
@@ -205,7 +224,9 @@ class BlockWriter:
         return pieces
 
     def _find_shared_pieces(self, raw: np.ndarray) -> list[list[int]]:
-        """The pieces of programs' blocks that the array begins with, and what is left of it; none where there are none such."""
+        """Return pieces of programs' blocks that the array begins with, and a piece for its rest; empty where no block
+        fits.
+        """
         pieces: list[list[int]] = []
         at = 0
         while at < raw.size:
@@ -220,7 +241,12 @@ class BlockWriter:
         return [*pieces, self._store(raw[at:])] if pieces and at < raw.size else pieces
 
     def _next(self, raw: np.ndarray, at: int, most_back: int) -> tuple[int, bytes, int] | None:
-        """(bytes to take back of the piece before, the block that goes on from there, how far it is the same)."""
+        """Return the block that goes on with the array from `at`, or a few bytes before, and how far; None where none
+        does.
+
+        The result is (bytes to take back of the piece before, block, equal bytes). The block is used up: no array gets
+        it again.
+        """
         for back in range(most_back + 1):
             here = raw[at - back :]
             choices = self._list_unused_blocks().get(here[:_KEY_BYTES].tobytes(), [])
@@ -231,7 +257,7 @@ class BlockWriter:
         return None
 
     def _list_unused_blocks(self) -> dict[bytes, list[bytes]]:
-        """The blocks of programs that no array has pieces of, by their first bytes."""
+        """Return the blocks of programs that no array has pieces of, by their first 32 bytes."""
         if self._starting is None:
             self._starting = {}
             for block in self._blocks:
@@ -252,8 +278,11 @@ def _same(raw: np.ndarray, block: bytes) -> int:
 
 
 class BlockReader:
-    """The blocks of a file. All arrays together have no more bytes than they: no file unpacks to more than it holds, or twice
-    that, of codes of 4 bits."""
+    """The blocks of a file as constants and arrays.
+
+    Arrays together may have no more bytes than the blocks, so that a small file cannot fill the memory. Codes of 4 bits
+    become two bytes of memory for each stored byte.
+    """
 
     def __init__(self, blocks: Sequence[bytes]):
         self._blocks = blocks
@@ -261,7 +290,9 @@ class BlockReader:
         self._constants: dict[tuple[tuple[int, int, int], ...], bytes] = {}
 
     def constant(self, constant_ref: int | tuple[tuple[int, int, int], ...]) -> bytes:
-        """The inverse of `BlockWriter.constant`."""
+        """Return the bytes of a constant by what `BlockWriter.constant` returned. Raise ValueError for a piece that a
+        block lacks.
+        """
         if isinstance(constant_ref, int):
             return self._blocks[constant_ref]
         if constant_ref not in self._constants:
@@ -269,7 +300,11 @@ class BlockReader:
         return self._constants[constant_ref]
 
     def array(self, array_ref: Any) -> np.ndarray:
-        """The inverse of `BlockWriter.array`. Raises ValueError."""
+        """Return the array of what `BlockWriter.array` returned, codes of 4 bits as int8.
+
+        Raise ValueError where type, shape and pieces do not fit together, and where all arrays have more bytes than the
+        blocks.
+        """
         dtype, shape, pieces = array_ref
         narrow = dtype == _NARROW
         kind, count = np.dtype(np.int8 if narrow else dtype), math.prod(shape)

@@ -1,9 +1,8 @@
-"""Read model.npu (`container_writer` writes it): one file with programs, constants, ports, host islands and the integer graph.
+"""Read `model.npu`, the compiled file; `container_writer` writes it. Whatever is wrong in a file is refused here.
 
-docs/container.md describes every byte. The file begins with magic, version (u32), length of the rest (u64)
-and SHA-256 of the rest.
-Then come a u64 length, a JSON header, and the sections that the header lists. Little-endian.
-The same build gives the same bytes.
+docs/container.md describes every byte. The file begins with magic, version (u32), length (u64) and SHA-256 of the rest.
+Then come a u64 length, a JSON header, and the sections that the header lists. Numbers are little-endian. A file has one
+entry for each set of input shapes that it was built for; most have one.
 """
 
 from __future__ import annotations
@@ -49,13 +48,12 @@ LENGTH = struct.Struct("<Q")  # of the header
 
 
 def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> Container:
-    """Return the container that the bytes hold.
+    """Return one entry of a file's bytes, completely checked.
 
-    Raise ProgramError where they are no such file, of another version, damaged or cut short.
-    Raise CompileError where there is no such entry, or several and none was named.
+    Raise ProgramError where they are no such file, of another version, damaged, or not consistent in themselves. Raise
+    CompileError where there is no such entry, or several and none was named.
 
-    `label`: the file's name, for messages.
-    `entry`: name of the entry point (one set of input shapes); None: the only one.
+    `label`: the file's name, for messages. `entry`: name of the entry, None: the only one.
     """
     rest = _check_prefix(data, label)
     with _add_label(label):
@@ -66,7 +64,7 @@ def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> C
 
 
 def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
-    """All entries by name, in their order. Raises ProgramError."""
+    """Return all entries by name, in the file's order. Raise ProgramError as `container_from_bytes` does."""
     rest = _check_prefix(data, label)
     with _add_label(label):
         header, body = _header(rest)
@@ -75,7 +73,7 @@ def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
 
 @contextmanager
 def _add_label(label: str) -> Generator[None]:
-    """Put the name of the file before the faults of reading it."""
+    """Put the file's name in front of errors raised inside. A ProgramError also gets the advice to build again."""
     try:
         yield
     except NewerFileError as fault:
@@ -85,7 +83,7 @@ def _add_label(label: str) -> Generator[None]:
 
 
 def _choose_entry(header: Header, label: str, entry: str | None) -> EntryHeader:
-    """Raises CompileError."""
+    """Return the entry of this name, or the only one. Raise CompileError where there is none, or several and no name."""
     if entry is None and len(header.entries) == 1:
         return header.entries[0]
     chosen_entry = next((e for e in header.entries if e.name == entry), None)
@@ -118,8 +116,9 @@ def _check_prefix(data: bytes, label: str) -> memoryview:
 
 
 def _header(rest: memoryview) -> tuple[Header, memoryview]:
-    """Return the header and the bytes after it. Raise ProgramError where bytes with the right checksum make no sound
-    header.
+    """Return the checked header and the sections after it. Raise ProgramError where the header is not sound.
+
+    Raise NewerFileError where a plug-in that the file needs is not loaded, or is another one.
     """
     if len(rest) < LENGTH.size:
         raise ProgramError("header: is missing")
@@ -144,7 +143,7 @@ def _require_plugin(requirement: PluginHeader) -> None:
 
 
 def _container(header: Header, entry: EntryHeader, body: memoryview) -> Container:
-    """Raises ProgramError, as `_header`."""
+    """Return an entry with all of its sections read and checked against the machine. Raise ProgramError."""
 
     def get(span: Span) -> bytes:
         return bytes(body[span[0] : span[0] + span[1]])
@@ -225,17 +224,18 @@ def _port(header: PortHeader) -> Port:
 
 
 def read_container(path: str | Path, entry: str | None = None) -> Container:
-    """Read a container file.
+    """Read one entry of a container file.
 
-    Raise ProgramError, also where the file cannot be read, and CompileError as `container_from_bytes` does.
-
-    `entry`: name of the entry, None: the only one.
+    Raise ProgramError, also where the file cannot be read, and CompileError as `container_from_bytes` does. `entry`:
+    name of the entry, None: the only one.
     """
     return container_from_bytes(_read(path), str(path), entry)
 
 
 def read_entries(path: str | Path) -> dict[str, Container]:
-    """All entries by name, in their order. Raises ProgramError, also where the file cannot be read."""
+    """Read all entries of a container file, by name in their order. Raise ProgramError, also where the file cannot be
+    read.
+    """
     return entries_from_bytes(_read(path), str(path))
 
 

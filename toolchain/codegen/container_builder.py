@@ -1,4 +1,6 @@
-"""Build a container from segments and their compiled forms, or one without programs for the integer reference
+"""Assemble a `Container`, the content of `model.npu`, at the end of a build.
+
+`build_container` takes compiled segments. `reference_container` makes one without programs, for the integer reference
 alone.
 """
 
@@ -23,10 +25,11 @@ def build_container(
     graph: Graph,
     compiled: Sequence[Region | HostSubgraph],
 ) -> Container:
-    """Build a container.
+    """Return the container of one entry.
 
-    `graph`: the integer graph.
-    `compiled`: compiled segments in order.
+    `name`: name of the model. `model`: the canonical form, for inputs, outputs and bound values. `selection`: for the
+    nodes on the host with their reasons. `graph`: the integer graph, of which the chip's nodes are kept. `compiled`:
+    compiled segments in the order in which they run. States are no inputs or outputs of the container.
     """
     lasting = {n for state in graph.states for n in state.pair}
     inputs, outputs = (
@@ -38,14 +41,13 @@ def build_container(
 
 
 def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:
-    """Build a container for the integer reference, without programs. A Session of it runs with backend="reference"
-    only.
-    """
+    """Return a container without programs, which a Session runs with backend="reference" only."""
     compiled = [_make_reference_region(graph, s) if s.on_chip else build_host_subgraph(model, s) for s in partition_graph(graph)]
     return build_container(graph.name, model, selection, machine, graph, compiled)
 
 
 def build_host_subgraph(model: NormalModel, segment: Segment) -> HostSubgraph:
+    """Return a host segment as a serialized ONNX model, cut out of the canonical form."""
     proto = extract(model, segment.inputs, segment.outputs)
     return HostSubgraph(
         proto.SerializeToString(deterministic=True), segment.inputs, segment.outputs, tuple(n.name for n in segment.nodes)
@@ -53,9 +55,7 @@ def build_host_subgraph(model: NormalModel, segment: Segment) -> HostSubgraph:
 
 
 def _make_reference_region(graph: Graph, segment: Segment) -> Region:
-    """Make a region whose ports are consecutive: the memory image that the reference reads and writes holds nothing
-    else.
-    """
+    """Return a region without a program, whose ports lie one after the other from address 0."""
     ports: dict[str, Port] = {}
     end = 0
     state_tensors = {state.present_tensor for state in graph.states}
@@ -71,9 +71,7 @@ def _make_reference_region(graph: Graph, segment: Segment) -> Region:
 
 
 def _chip_graph(graph: Graph, model: NormalModel) -> Graph:
-    """Return the part of the graph that the chip runs, which the integer reference evaluates. Tensors get their
-    source names.
-    """
+    """Return the graph of the chip's nodes, without inputs and outputs. Origins name tensors as the user's file does."""
     nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
     produced_tensors = {n for node in nodes for n in node.outputs}

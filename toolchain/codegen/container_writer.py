@@ -1,4 +1,8 @@
-"""model.npu as bytes: the sections of all entries, then the header that lists them."""
+"""Write `model.npu`: containers become the bytes of one file. `codegen.container` reads them; docs/container.md has the
+format.
+
+The same containers give the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,15 @@ ALIGNMENT_BYTES = 16  # of every section in the file
 
 
 def container_to_bytes(container: Container) -> bytes:
+    """Return the bytes of a file with one entry, named `MAIN`."""
     return entries_to_bytes({MAIN: container})
 
 
 def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
-    """One file with programs for several sets of input shapes, by name; constants that they have in common are stored once.
+    """Return the bytes of one file with several entries, by name: programs for several sets of input shapes.
 
-    Raises CompileError: none, too many, or not of one model and machine.
+    Constants that they have in common are stored once. Raise CompileError where there is no entry, more than ENTRIES,
+    or entries of different models or machines.
     """
     _require_same_model(entries)
     sections, blocks = _Sections(), BlockWriter()
@@ -70,7 +76,7 @@ def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
 
 
 def _list_plugins(containers: Iterable[Container]) -> list[dict[str, str]]:
-    """Return the plug-ins whose operators or machine operations the containers hold, by name, version and digest."""
+    """Return name, version and digest of each plug-in of which the containers hold an operator or a machine operation."""
     used = {
         name for one in containers for name in (*one.machine.isa.plans, *(getattr(n.op, "NAME", "") for n in one.graph.nodes))
     }
@@ -82,7 +88,7 @@ def _list_plugins(containers: Iterable[Container]) -> list[dict[str, str]]:
 
 
 def _bound_header(bound: Mapping[str, np.ndarray], sections: _Sections) -> dict[str, Any]:
-    """Return the header of bound inputs, empty where no input is bound."""
+    """Return the header's key for bound inputs, or an empty dict where no input is bound."""
     bound_headers = [
         {"name": name, "shape": list(value.shape), "dtype": value.dtype.name, "data": sections.put(value.tobytes())}
         for name, value in bound.items()
@@ -111,7 +117,7 @@ class _Sections:
         self._end = 0
 
     def put(self, data: bytes) -> list[int]:
-        """First byte and number of bytes of the section."""
+        """Append a section, padded to 16 bytes, and return its [first byte, number of bytes]."""
         start, padding = self._end, b"\0" * (-len(data) % ALIGNMENT_BYTES)
         self.parts += [data, padding]
         self._end += len(data) + len(padding)

@@ -1,11 +1,10 @@
-"""Divide a program's DRAM into areas: ports, activations between layers, constants; and assign base registers to
-them.
+"""Divide a program's DRAM into areas, and let its operations reach each area through a base register.
 
-A machine whose host sets base registers (`control.host_bases`) has programs whose DRAM addresses are offsets
-into areas.
-Each area then lies wherever its register says. Where registers are fewer than areas, neighbours become one.
-
-The program of one sample is repeated over a batch: base registers step the addresses of what lies in DRAM sample by sample.
+Areas are ports, activations that lie in DRAM between layers, and constants. Where the host sets base registers
+(`control.host_bases`), DRAM addresses in a program are offsets into areas, and an area lies wherever its register says.
+Where registers are fewer than areas, neighbours become one area. Base registers also step through the samples of a
+repeated batch, and hold rows whose number is read from memory. `codegen.link` calls this after lowering and before
+synchronisation.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from toolchain.machine import Copy, End, Fill, LoadBase, MachineOp, Repeat, Repe
 
 @dataclass(frozen=True)
 class AddressStep:
-    """DRAM bytes [first, last) of the first sample; those of the next lie last - first behind."""
+    """DRAM bytes [first, last) of the first sample. Those of each further sample lie `step_bytes` behind."""
 
     first: int
     last: int
@@ -34,9 +33,9 @@ class AddressStep:
 
 @dataclass(frozen=True)
 class BatchLoop:
-    """A description of how often the program runs.
+    """A loop over a batch: how often the program of one sample runs, and the base registers that advance with each run.
 
-    `steps`: (base register that it starts from, 0 for none; bytes of a sample; its own register).
+    `steps`: (base register that its start is taken from, 0 for none; bytes of a sample; the register that advances).
     """
 
     count: int
@@ -46,10 +45,11 @@ class BatchLoop:
 def wrap_batch_loop(
     ops: Sequence[MachineOp], layers: Sequence[int], repeat: BatchLoop
 ) -> tuple[tuple[MachineOp, ...], tuple[int, ...]]:
-    """Wrap the operations of one sample in a loop over the batch.
+    """Return the operations of a loop over the batch, with their layers: registers are set, the body repeated, the
+    program ended.
 
-    `ops`: operations of one sample, at whose end every engine knows that all of them are over.
-    `layers`: layer of each operation.
+    `ops`: operations of one sample; they must end with a barrier of all engines. `layers`: layer of each operation.
+    Operations of the loop itself have -1.
     """
     head = [*(SetBase(number, source, 0) for source, _, number in repeat.steps if source), Repeat(repeat.count)]
     tail = [*(SetBase(number, number, step) for _, step, number in repeat.steps), RepeatEnd(), End()]
@@ -58,7 +58,7 @@ def wrap_batch_loop(
 
 @dataclass(frozen=True)
 class DramPiece:
-    """A range of bytes [first, last) with its contents; pieces follow each other."""
+    """DRAM bytes [first, last) with what they hold. Pieces are disjoint and in the order of addresses."""
 
     holds: tuple[AreaContent, ...]
     first: int
@@ -66,6 +66,7 @@ class DramPiece:
 
     @property
     def is_port(self) -> bool:
+        """True when a port lies here: an input, an output or a state."""
         return any(h.tensor for h in self.holds)
 
     @property
@@ -80,13 +81,14 @@ def make_dram_areas(
     count: int | None = None,
     placed: Sequence[PlacedOp] = (),
 ) -> tuple[tuple[DramArea, ...], BatchLoop | None]:
-    """Return the areas, as many as there are registers for, and the batch loop.
+    """Return the areas in the order of addresses, and the loop over the batch (None: the program runs once).
 
-    Raise CompileError where the machine cannot repeat so often, or has too few base registers.
+    Each piece is an area where registers suffice; else all ports, then everything but constants, then everything
+    becomes one. On machines without `control.host_bases` areas have register 0: addresses are absolute. Raise
+    CompileError where the machine cannot repeat so often, or has too few base registers.
 
-    `stepping`: addresses that advance with each run.
-    `count`: number of runs of the program (None: once).
-    `placed`: the program's operations, of which rows have registers of their own.
+    `stepping`: addresses that advance with each sample. `count`: samples, None: no loop. `placed`: the program's
+    operations. Each computed row that they reach needs a register of its own.
     """
     control, repeat = chip.control, chip.control.repeat
     for groups in _groupings(pieces):
@@ -114,7 +116,10 @@ def make_dram_areas(
 
 
 def _groupings(pieces: Sequence[DramPiece]) -> Iterator[list[list[DramPiece]]]:
-    """Yield groupings: each piece by itself; all ports together; all but constants together; everything together."""
+    """Yield groups of pieces that become one area each, ever fewer.
+
+    First each piece is by itself. Then all ports are together, then all but the constants, then everything.
+    """
     ports = [p for p in pieces if p.is_port]
     others = [p for p in pieces if not p.is_port]
     constants = [p for p in pieces if p.is_constant]
@@ -129,17 +134,21 @@ def _area(pieces: Sequence[DramPiece], register: int) -> DramArea:
 
 
 def register_of(areas: Iterable[DramArea], address: int) -> int:
+    """Return the base register of the area that holds a DRAM address; 0: none, or absolute addresses."""
     area = area_at(areas, address)
     return area.base_register if area is not None else 0
 
 
 def area_at(areas: Iterable[DramArea], address: int) -> DramArea | None:
+    """Return the area that holds a DRAM address, or None."""
     return next((a for a in areas if a.base <= address < a.end), None)
 
 
 def find_row_accesses(placed: Sequence[PlacedOp], areas: Sequence[DramArea]) -> dict[tuple[Row, int], int]:
-    """The rows that operations read or write, each with the base register of the area where they lie; and the first that
-    does."""
+    """Return the first operation, by index, that reaches each computed row.
+
+    Keys are (row, base register of the area that it is counted from).
+    """
     register_rows: dict[tuple[Row, int], int] = {}
     for index, p in enumerate(placed):
         if p.row is not None and isinstance(p.op, Copy):
@@ -151,10 +160,10 @@ def find_row_accesses(placed: Sequence[PlacedOp], areas: Sequence[DramArea]) -> 
 def use_base_registers(
     placed: Sequence[PlacedOp], areas: Sequence[DramArea], repeat: BatchLoop | None, stepping: Sequence[AddressStep], chip: Chip
 ) -> list[PlacedOp]:
-    """Name in moves the base register of each DRAM operand, and its offset in the area.
+    """Return the operations with base register and offset in place of each DRAM address of a copy or fill.
 
-    The accesses stay those of the first sample with every area at its place.
-    The registers of rows are read as soon as their numbers are available.
+    `areas`, `repeat`: of `make_dram_areas`, `stepping` as it had them. `LoadBase` operations are inserted for computed
+    rows, each as soon as its number is written. Accesses stay those of the first sample, with every area at its base.
     """
     rows = find_row_accesses(placed, areas)
     named = dict(zip(rows, range(max((area.base_register for area in areas), default=0) + 1, chip.control.bases + 1)))

@@ -1,11 +1,9 @@
-"""Integer graphs as JSON, and back: so that a compiled file carries its own reference. docs/container.md has the keys.
+"""Write the integer graph of a compiled file as JSON and read it back. docs/container.md has the keys.
 
-Write values of dataclass fields as JSON and read them back. The field's type determines the value; no class
-is named in the file.
-
-Values are int, float, str, bool, None, enumerations (by value), tuples (lists), and numpy arrays ({"array":
-place of the bytes}).
-Dataclasses of these are an object with all of its fields.
+The file so carries its own bit-exact reference. An operator is written by its name, its version and the fields of its
+dataclass. A field's type determines how its value is read; no class is named in the file. Values are int, float, str,
+bool, None, enumerations (by value), tuples (lists) and dataclasses (objects with all fields). A numpy array is
+{"array": place of its bytes}; the caller stores the bytes.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ _NODE_KEYS = ("fields", "inputs", "name", "operator", "outputs", "sources", "ver
 
 
 def encode_value(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
-    """Return the JSON value. Raise InternalError for a value that a file cannot hold.
+    """Return the JSON value of a field's value. Raise InternalError for a value that a file cannot hold.
 
-    `array`: stores an array's bytes and returns their place.
+    `array`: stores an array's bytes and returns their place, as JSON.
     """
     if is_array(value):
         return {"array": array(value)}
@@ -52,13 +50,16 @@ def encode_value(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
 
 
 def decode_value(value: Any, hint: Any, array: ArrayAt) -> Any:
-    """The inverse, of a value of type `hint`. Raises ValueError where it is of another kind."""
+    """Return the value of type `hint` of a JSON value. Raise ValueError where it is of another kind.
+
+    `array`: returns the array that lies at a place. This is the inverse of `encode_value`.
+    """
     return _reader(hint)(value, array)
 
 
 @cache
 def _reader(hint: Any) -> Callable[[Any, ArrayAt], Any]:
-    """`unpacked` of values of one type."""
+    """Return the function that decodes JSON values of one type."""
     inner, origin, arguments = _without_none(hint), _type_origin(hint), typing.get_args(hint)
     if inner is not hint:
         inner_reader = _reader(inner)
@@ -104,7 +105,9 @@ def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
 
 
 def decode_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
-    """Return the value of each field of the dataclass `kind`. Raise ValueError that names the field."""
+    """Return the value of each field of the dataclass `kind`. Raise ValueError, which names the field, for a missing,
+    unknown or wrong one.
+    """
     hints = field_types(kind)
     if not is_dict(value):
         raise ValueError(f"is {value!r:.40}")
@@ -123,12 +126,16 @@ def decode_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
 
 @cache
 def field_types(kind: type) -> Mapping[str, Any]:
+    """Return the type of each field of a dataclass, by name."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
 def records(hint: Any) -> dict[str, type]:
-    """The dataclasses in a type, and in their fields, by name. Raises InternalError for a type that a file cannot hold."""
+    """Return all dataclasses that occur in a type and, recursively, in their fields, by class name.
+
+    Raise InternalError for a type that a file cannot hold.
+    """
     hint = _without_none(hint)
     if dataclasses.is_dataclass(hint):
         kind = typing.cast(type, hint)
@@ -142,7 +149,10 @@ def records(hint: Any) -> dict[str, type]:
 
 
 def describe_type(hint: Any) -> str:
-    """Return a type as the page on compiled files writes it: `[int, int]`, `array`, `Requant or null`."""
+    """Return a type as docs/container.md writes it: `[int, int]`, `array`, `Requant or null`.
+
+    Raise InternalError for a type that a file cannot hold.
+    """
     inner, origin, arguments = _without_none(hint), _type_origin(hint), typing.get_args(hint)
     if inner is not hint:
         return f"{describe_type(inner)} or null"
@@ -191,9 +201,10 @@ for _operator in INTEGER_OPERATORS.values():
 
 
 def graph_to_text(graph: Graph, array: Callable[[np.ndarray, bool], Any]) -> str:
-    """Return the text of a graph whose nodes are integer operators. Deterministic.
+    """Return the JSON text of a graph of integer operators. The same graph gives the same text.
 
-    `array`: stores an array's bytes and returns their place; its second argument is true for weights of 4 bits.
+    Inputs, outputs and states of the graph are not written. Raise InternalError for a node of another kind. `array`:
+    stores an array's bytes and returns their place. Its second argument is true for weights of 4 bits.
     """
     narrow = {n.inputs[1] for n in graph.nodes if isinstance(n.op, IntegerConvolution) and n.op.weight_type.bits == 4}
 
@@ -227,7 +238,11 @@ def _pack_node(node: Node, array: Callable[[np.ndarray], Any]) -> dict[str, Any]
 
 
 def graph_from_text(text: str, array: Callable[[Any], np.ndarray]) -> Graph:
-    """The inverse of `graph_to_text`. Raises ProgramError for what it does not know or what is not of the right kind."""
+    """Return the graph of a text of `graph_to_text`, without inputs and outputs.
+
+    Raise ProgramError for whatever is malformed; NewerFileError for an operator or version that this toolchain does not
+    know. `array`: returns the array that lies at a place.
+    """
     try:
         return _graph(json.loads(text), array)
     except (ToolchainError, MemoryError):

@@ -1,7 +1,7 @@
-"""The JSON header of model.npu: whether what its keys say holds together.
+"""Read the JSON header of `model.npu` and check that its keys are consistent.
 
-A checksum tells a damaged file from a whole one; it does not tell that the file was written by this toolchain. So that
-nothing behind it needs to doubt, every number that is an address, a size or an index is checked here.
+The types of the keys are in `codegen.header_keys`. A checksum shows that a file is undamaged, not that this toolchain
+wrote it. So every address, size and index in the header is checked here, and later code may rely on them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toolchain.input_limits import ENTRIES
 
 
 def read_header(text: bytes, body_bytes: int) -> Header:
-    """Read the header. Raise ProgramError with the first fault.
+    """Return the header of its JSON text. Raise ProgramError with the first fault.
 
-    `body_bytes`: size of everything after the header.
+    `body_bytes`: bytes of the file after the header, in which all sections must lie.
     """
     try:
         header = Header.model_validate_json(text)
@@ -39,6 +39,7 @@ def _where(header: Header, entry: EntryHeader) -> str:
 
 
 def _faults(header: Header, body_bytes: int) -> Iterator[str]:
+    """Yield a sentence for each fault of the header."""
     names = [e.name for e in header.entries]
     if not names:
         yield "has no entries, nothing that could be run"
@@ -84,7 +85,7 @@ def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterat
 
 
 def _part_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
-    """Yield faults of a region's states: each state occurs once, completely, or in consecutive parts."""
+    """Yield faults of a region's states, each of which occurs once: as a whole, or in parts without gaps between them."""
     for name in dict.fromkeys(p.model for p in ports):
         parts = [p for p in ports if p.model == name]
         at = 0
@@ -101,8 +102,10 @@ def _part_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
 
 
 def _ring_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
-    """Yield faults of a region's ring states: each ring has room for its declared size, and a step number of its
-    own.
+    """Yield faults of states in circular buffers.
+
+    A buffer has twice its period along its axis. Its step number is an input of one element, and steps as every other
+    with it.
     """
     steps: dict[str, tuple[int, int]] = {}
     for port in ports:
@@ -123,7 +126,7 @@ def _ring_faults(ports: Sequence[PortHeader]) -> Iterator[str]:
 
 
 def _find_unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterator[str]:
-    """No file unpacks to more than it holds: equal pieces are the same bytes."""
+    """Yield a fault where constants in pieces have more bytes than the blocks. So no small file unpacks to a large one."""
     regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
     pieced = {constant_ref for region in regions for _, constant_ref in region.constants if not isinstance(constant_ref, int)}
     pieced_bytes, held_bytes = sum(size for pieces in pieced for *_, size in pieces), sum(size for _, size in blocks)
@@ -166,10 +169,7 @@ def _region_faults(
 
 
 def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
-    """Yield faults of constants, which must be in the order of addresses and disjoint.
-
-    They are then no more bytes than the DRAM, however often a block is named.
-    """
+    """Yield faults of constants, which must be in the order of addresses, disjoint, and inside the region's DRAM."""
     end = 0
     for address, constant_ref in region.constants:
         size, missing = _size_bytes(constant_ref, blocks)
@@ -184,7 +184,7 @@ def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -
 
 
 def _size_bytes(constant_ref: int | Pieces, blocks: Sequence[Span]) -> tuple[int, str]:
-    """Return the size of constants, and a text about the part that the file lacks."""
+    """Return (size of constants, ""), or (0, a text about the part that the file lacks)."""
     for block, first, size in [(constant_ref, 0, 0)] if isinstance(constant_ref, int) else constant_ref:
         if block >= len(blocks):
             return 0, f"block {block}, the file has {len(blocks)}"
@@ -194,9 +194,9 @@ def _size_bytes(constant_ref: int | Pieces, blocks: Sequence[Span]) -> tuple[int
 
 
 def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
-    """Yield faults of areas, which must be in the order of addresses, disjoint, and with a register each.
+    """Yield faults of areas, which must be in the order of addresses, disjoint, and with a base register of their own.
 
-    Where areas have registers, everything must lie in an area.
+    Where areas have registers, every port, constant and DRAM result must lie in one.
     """
     end = 0
     for area in region.areas:

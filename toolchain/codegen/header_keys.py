@@ -1,4 +1,8 @@
-"""The keys of the JSON header of model.npu, with their types."""
+"""The keys of the JSON header of `model.npu`, with their types and ranges, as pydantic models.
+
+`codegen.header` reads them and checks that they are consistent. docs/container.md says what each key means. Unknown
+keys and other types are refused; Spans are (first byte, number of bytes) of sections behind the header.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ class IoHeader(_Section):
 
 
 class BoundHeader(_Section):
-    """An input of the user's file that is a constant: `data` are its bytes."""
+    """An input of the user's file that is a constant in this build; `data` are its bytes."""
 
     name: str
     shape: Shape
@@ -93,11 +97,12 @@ class PortHeader(_Section):
 
     @property
     def area_name(self) -> str:
-        """Return the name of a state's area."""
+        """The label of a state's DRAM area."""
         return self.model if self.part is None else area_name(self.model, StatePart(*self.part), self.shape[0])
 
     @property
     def model_shape(self) -> tuple[int, ...]:
+        """The shape in the model's order of dimensions, channels second."""
         return tuple(self.shape[i] for i in channels_second(len(self.shape))) if self.layout == "nhwc" else self.shape
 
 
@@ -145,6 +150,11 @@ class IslandHeader(_Section):
 
 
 class RegionHeader(_Section):
+    """A program of the chip, as `codegen.model.Region`.
+
+    `constants`: (DRAM address, number of a block or pieces of blocks). `op_layers`: an int32 for each operation.
+    """
+
     kind: Literal["npu"]
     program: Span
     constants: tuple[tuple[Count, Count | Pieces], ...]  # DRAM address, and number of the block or pieces of blocks
@@ -160,7 +170,7 @@ class RegionHeader(_Section):
 
 
 class EntryHeader(_Section):
-    """One way into the model: shapes of inputs, what runs for them, and the integer graph. Constants are the file's."""
+    """One set of input shapes: its inputs and outputs, the segments that run for it, and the integer graph."""
 
     name: str
     inputs: tuple[IoHeader, ...]

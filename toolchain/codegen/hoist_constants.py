@@ -1,7 +1,8 @@
-"""Load constants that several layers read, like the steps of a recurrent layer, only once where there is room.
+"""Choose constants that are loaded once and stay on chip, of those that several layers read.
 
-Memory left free by rings, above everything placed there, goes to blocks that would be loaded repeatedly.
-Blocks that save most bytes for their size come first. Each is loaded when it is first needed and stays.
+An example are the weights of a recurrent layer's steps. `codegen.link` asks before it lowers the plan. Memory above
+everything that the plan placed is given to such blocks, as far as there is room. Blocks that most layers read come
+first. Lowering loads each when it is first needed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ BlockUse = tuple[int, Hashable, int]  # by layer, the key of a block and a memor
 
 @dataclass(frozen=True)
 class HoistedConstants:
-    """A choice of hoisted constants.
+    """The chosen blocks and the placements that hold them.
 
-    `places`: addresses of blocks.
-    `placements`: the plan's placements with these blocks.
+    `places`: on-chip address of each (layer index, key of the block, memory). `placements`: the plan's placements by
+    memory, their peaks raised by these blocks.
     """
 
     places: Mapping[BlockUse, int]
@@ -31,8 +32,10 @@ class HoistedConstants:
 
 
 def hoist_constants(plan: PlannedRegion) -> HoistedConstants:
-    """Hoist constants of layers outside cascades, within the memories that the plan was made for. Prefetches stay as
-    they are.
+    """Choose addresses for constants that several layers read, within the sizes of the plan's memories.
+
+    Layers of cascades and layers with prefetched constants take no part. Equal bytes are one block, whatever their
+    keys. The plan is not changed; an empty choice is possible.
     """
     if not plan.layers:
         return HoistedConstants({}, plan.placements)
@@ -56,14 +59,14 @@ def hoist_constants(plan: PlannedRegion) -> HoistedConstants:
 
 
 def _list_repeatable_layers(plan: PlannedRegion) -> list[tuple[int, TiledLayer]]:
-    """Layers, with their indices, whose constants others have as well."""
+    """Return the tiled layers, with their indices, that share constants with another layer."""
     layers = ((run, plan.layers[run]) for run in plan.runs if isinstance(run, int))
     tiled = {i: layer for i, layer in layers if isinstance(layer, TiledLayer) and not layer.fetches}
     return [(i, tiled[i]) for i in sorted(find_shared_constants((i, layer.layer) for i, layer in tiled.items()))]
 
 
 def _blocks(tiled: TiledLayer) -> Iterator[tuple[ConstantBlock, int]]:
-    """Yield each block of a layer once for each memory in which a unit has it."""
+    """Yield each constant block of a layer with each memory that its units read it from, once."""
     units = tiled.assigned or tiled.units
     seen_blocks: set[tuple[Hashable, int]] = set()
     for task in tiled.tasks():

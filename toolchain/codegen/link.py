@@ -1,4 +1,10 @@
-"""A planned region to its program bytes: DRAM layout, lowering, synchronisation, encoding."""
+"""Link one planned region: from the region's plan to a `Region` of `model.npu`, with program words and all DRAM
+addresses.
+
+This is the step after planning (`schedule`) and before outlining (`codegen.outline`). It lays out DRAM in this order:
+ports, spilled tensors, constants. It lowers the plan to machine operations, inserts signals and waits, assigns base
+registers and encodes the words. A port is a tensor that the host or another segment writes or reads.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +45,15 @@ def link_region(
     samples: SampleGraph | None = None,
     keep: bool = True,
 ) -> Region:
-    """Link a region: states first, then other ports, spilled tensors, and constants in the order of their first use.
+    """Return the region's program, constants, ports, states, DRAM areas and the description of its layers.
 
-    Raise CompileError; StillRead where a state's next value has to be copied to its place.
+    `graph`: the integer graph. `segment`: the part of it that the plan is for. No argument is changed. `samples`: the
+    plan is of one sample, and the program repeats it over the batch. None: the plan is of the whole batch. `keep`:
+    constants that several layers read are loaded once, where their memory has room (`hoist_constants`).
 
-    `samples`: the plan is of one sample, and the program runs it for each.
-    `keep`: constants that several layers read stay where there is room.
+    Raise DramTooSmall or another CompileError where DRAM, semaphores or base registers do not suffice. Raise StillRead
+    where a state's next value would overwrite bytes that are read later: plan again with a copy of it. Raise
+    InternalError where an emitted operation is one that the machine cannot run or encode.
     """
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
@@ -87,7 +96,7 @@ def link_region(
 
 
 class DramTooSmall(CompileError):
-    """An error about a network that needs more bytes of DRAM than the machine has."""
+    """A refusal: the network needs more bytes of DRAM than the machine's file says it has (`memories.dram.size`)."""
 
     def __init__(self, size_bytes: int, chip: Chip, at_least: bool = False) -> None:
         """Make the error message.
@@ -103,7 +112,11 @@ class DramTooSmall(CompileError):
 
 
 def require_dram(size_bytes: int, chip: Chip, at_least: bool = False) -> None:
-    """Raises CompileError where a network that needs so many bytes of DRAM, or at least so many, does not fit it."""
+    """Raise where the network's `size_bytes` do not fit: DramTooSmall for the machine's DRAM, CompileError for the
+    simulator's.
+
+    `at_least`: the message says that no plan needs less than `size_bytes`.
+    """
     if size_bytes > DRAM_BYTES:
         requirement = f"the network needs {'at least ' if at_least else ''}{size_bytes:,} bytes of DRAM"
         raise CompileError(f"{requirement}, the simulator holds {DRAM_BYTES:,}: take a smaller model or inputs")
@@ -112,11 +125,12 @@ def require_dram(size_bytes: int, chip: Chip, at_least: bool = False) -> None:
 
 
 class _Layout:
-    """A DRAM layout of ports and spilled tensors.
+    """A DRAM layout of ports and spilled tensors, from address 0 on. A root is a tensor with storage of its own; views
+    lie inside one.
 
-    `roots`: location by tensor, those in SRAM too.
-    `stepping`: addresses that advance with each sample of a repeated batch.
-    `states`: next values, which lie elsewhere in `roots` until the states are settled.
+    `roots`: location of each root, those in SRAM too. `stepping`: addresses that advance with each sample of a repeated
+    batch, by root. `states`: next values, which lie at `elsewhere` in `roots` until `settle_states`. `end`: first
+    address behind the spilled tensors, where the constants begin.
     """
 
     def __init__(
@@ -155,14 +169,13 @@ class _Layout:
         self.end = at
 
     def settle_states(self) -> dict[str, Location]:
-        """The roots, with what runs leave of states where the next ones read it."""
+        """Return the roots, with each state's next value at the address where the next run reads the state."""
         return {**self.roots, **{s.present_tensor: Location(Space.DRAM, s.address) for s in self.states}}
 
     def pieces(self, ports: Iterable[tuple[str, Iterable[Port]]], end: int) -> list[DramPiece]:
-        """Return the contents of DRAM in the order of addresses.
+        """Return what DRAM holds, in the order of addresses and without empty pieces.
 
-        `ports`: by kind.
-        `end`: end of the constants after everything else.
+        `ports`: (kind of the area, ports) for each kind. `end`: end of the constants after everything else.
         """
         kinds = [(kind, p) for kind, area_ports in ports for p in area_ports]
         dram_pieces = [
@@ -177,9 +190,10 @@ class _Layout:
 
 
 def _place_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placement:
-    """Place tensors in DRAM behind `first`: any plan that fits will do.
+    """Place tensors in DRAM behind address `first`, with addresses that count from there.
 
-    Where none fits, the smallest of the search, so that the end of everything is known when it is refused.
+    Where they do not fit, return the smallest placement that the search knows. The caller then refuses with the whole
+    size.
     """
     try:
         return place(buffers, max(chip.dram.size - first, 0))
@@ -206,9 +220,9 @@ def _encode(ops: Sequence[MachineOp], machine: Machine) -> bytes:
 
 
 def _layers(plan: PlannedRegion, roots: Mapping[str, Location], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
-    """Return the description of each layer.
+    """Return the description of each layer: its sources and where its result lies.
 
-    `count`: samples, one an iteration, which take turns in all roots but the stepping ones.
+    `count`: samples of a repeated batch. Each iteration overwrites the one before in all roots but the stepping ones.
     """
     layer_infos: list[LayerInfo] = []
     for node in (p.layer.node for p in plan.layers):
@@ -231,6 +245,10 @@ def _port(name: str, graph: Graph, plan: PlannedRegion, roots: Mapping[str, Loca
 
 
 def port_at(address: int, name: str, graph: Graph, maps: FeatureMaps | None = None) -> Port:
+    """Return the port of tensor `name` at a DRAM address, with its name and layout in the model by `graph.origins`.
+
+    The tensor must be quantized. `maps`: its channel blocks, None: channels are not in blocks.
+    """
     kind = graph.types[name]
     assert kind.quant is not None
     model, layout = graph.origins.get(name, (name, INNER))
@@ -240,7 +258,10 @@ def port_at(address: int, name: str, graph: Graph, maps: FeatureMaps | None = No
 
 
 class _Constants:
-    """Blocks laid behind each other from `start`; equal bytes are kept once."""
+    """Constant blocks laid one after the other in DRAM from `start`. Equal bytes are kept once.
+
+    `end`: first free address. `blocks`: (address, bytes) of each, in the order of addresses.
+    """
 
     def __init__(self, start: int, align: int):
         self.end, self._align = start, align
@@ -249,6 +270,9 @@ class _Constants:
         self.blocks: list[tuple[int, bytes]] = []
 
     def address(self, block: ConstantBlock) -> int:
+        """Return the DRAM address of a block. A first call with its key stores it at `end`, unless equal bytes lie
+        somewhere.
+        """
         if block.key not in self._address_by_key:
             data = block.data()
             address = self._by_bytes.setdefault(hashlib.sha256(data).digest(), self.end)
@@ -259,8 +283,9 @@ class _Constants:
         return self._address_by_key[block.key]
 
     def together(self, part: Fetch) -> int:
-        """Store blocks that nothing else reads one after the other, with zeros between them, and return the first
-        address.
+        """Store the blocks of one prefetch one after the other, with zeros between them, and return the first address.
+
+        Raise InternalError where a block is stored already or would not lie at its offset.
         """
         first = self.end
         for block in part.blocks:

@@ -1,4 +1,9 @@
-"""Placed layers to machine operations in program order: loads ahead of what they overlap with, then computes, then stores."""
+"""Lower a planned region to machine operations with addresses, in program order, without signals and waits.
+
+Input are the plan (`schedule.plan`) and base addresses (`codegen.link`). The output goes to `codegen.synchronise`. For
+each tile come its loads, then computes, then stores. Loads of the next tile move ahead of this tile's computes and
+stores where no common byte forbids it. What lies in its buffer already is not loaded again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,12 @@ NOTHING: Mapping[BlockUse, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class BaseAddresses:
-    """A set of base addresses: of every root, and of constants in DRAM, as single blocks and as consecutive ones."""
+    """The base addresses that a plan is lowered with. A root is a tensor with storage of its own; views lie inside one.
+
+    `roots`: location of each root. `block`: returns the DRAM address of one constant block. `part`: stores the
+    constants of a prefetch one after the other, and returns the DRAM address of the first. It is called once for each
+    prefetch.
+    """
 
     roots: Mapping[str, Location]
     block: Callable[[ConstantBlock], int]
@@ -38,7 +48,10 @@ class BaseAddresses:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of operations for one tile: loads, then computes, then stores."""
+    """The operations of one tile task, or of all moves of a data-movement layer.
+
+    `layer`: index in the plan. `row`: the computed row that moves marked `INDEXED` reach; None: there are none.
+    """
 
     loads: tuple[MachineOp, ...]
     computes: tuple[MachineOp, ...]
@@ -48,7 +61,12 @@ class Group:
 
 
 class Row(NamedTuple):
-    """A number in memory, of word_bytes bytes, from 0 to limit: so many times scale bytes further something lies."""
+    """A row index that is read from memory when the program runs: where the number lies, and how far it moves an
+    address.
+
+    The number has `word_bytes` bytes at `address` of `space`, and lies in 0 .. limit. It moves the address by number *
+    `scale` bytes.
+    """
 
     space: Space
     address: int
@@ -59,7 +77,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class PlacedOp:
-    """An operation, the layer it belongs to, and the bytes it touches: wherever its row is, of the end that is one."""
+    """An operation, the layer that it belongs to, and the bytes that it touches.
+
+    `row`: the computed row of a copy that reaches one, else None. `accesses` then cover every row that the number may
+    name.
+    """
 
     op: MachineOp
     layer: int
@@ -70,7 +92,10 @@ class PlacedOp:
 def lower_region(
     plan: PlannedRegion, bases: BaseAddresses, chip: Chip, hoisted_addresses: Mapping[BlockUse, int] = NOTHING
 ) -> list[PlacedOp]:
-    """Every operation of a region without synchronisation. kept: addresses of constants that are brought once."""
+    """Return every operation of a region in program order, without synchronisation.
+
+    `hoisted_addresses`: on-chip addresses of constants that are loaded once and stay (`hoist_constants`).
+    """
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), AccumulatorAddresses(chip)
     tops: dict[str, BufferOrigin] = {}
@@ -99,7 +124,7 @@ def _emit_prefetches(
 
 
 class BufferOrigin(NamedTuple):
-    """A position of the first element that a root holds, where it does not hold all of itself."""
+    """The position in its tensor of the first element that a rolling buffer holds now. Other roots begin at the origin."""
 
     row: int = 0
     column: int = 0
@@ -107,9 +132,9 @@ class BufferOrigin(NamedTuple):
 
 
 class _LoadChannels:
-    """A dealer of copies to the channels that load and reach their memories.
+    """A dealer of loads to DMA channels. It keeps the estimated cycles at which each channel is free.
 
-    Each copy goes to the channel that would end it first, given the copies it has so far.
+    Each copy goes to the channel that would end it first, of those that load and reach both memories.
     """
 
     def __init__(self, chip: Chip):
@@ -117,6 +142,7 @@ class _LoadChannels:
         self._busy_cycles = dict.fromkeys(chip.channels, 0.0)
 
     def deal(self, loads: Iterable[Copy]) -> Iterator[Copy]:
+        """Yield each copy with its channel."""
         for load in loads:
             size_bytes = load.inner_bytes * math.prod(load.counts())
             ends = {
@@ -130,13 +156,18 @@ class _LoadChannels:
 
 @dataclass(frozen=True)
 class _HoistedBlocks:
-    """Constants that are brought once: where they lie, and which are there."""
+    """Constants that are loaded once and stay.
+
+    `places`: their on-chip addresses. `resident_blocks`: (memory, address) of those that are loaded so far.
+    """
 
     places: Mapping[BlockUse, int]
     resident_blocks: set[tuple[int, int]]
 
     def take(self, layer: int, block: ConstantBlock, unit: Unit) -> tuple[Location, bool] | None:
-        """(where it lies, whether it is there already); None where it is none of them."""
+        """Return where a hoisted block lies and whether it is loaded already, and mark it as loaded. None: it is not
+        hoisted.
+        """
         space = unit.roles[block.role]
         address = self.places.get((layer, block.key, space))
         if address is None:
@@ -147,6 +178,8 @@ class _HoistedBlocks:
 
 
 class _LayerLowering:
+    """The lowering of one layer of the plan. Its slots of tile buffers remember what they hold from call to call."""
+
     def __init__(
         self,
         plan: PlannedRegion,
@@ -158,9 +191,10 @@ class _LayerLowering:
         tops: dict[str, BufferOrigin],
         hoisted: _HoistedBlocks,
     ):
-        """Prepare the lowering of one layer.
+        """Prepare the lowering of the layer at `index`.
 
-        `tops`: first position that a root holds, where it does not hold all.
+        `channels`, `sums`, `tops` and `hoisted` are shared by all layers of the region, and change. `tops`: for each
+        rolling buffer, the position of the first element that it holds now.
         """
         self.tops, self.hoisted = tops, hoisted
         self.channels, self.sums = channels, sums
@@ -178,7 +212,7 @@ class _LayerLowering:
         return self.planned.layer
 
     def location(self, name: str, start: Sequence[int]) -> Location:
-        """The address of element `start` of a tensor in its base."""
+        """Return the memory and address of element `start` of a tensor, inside its root."""
         view = self.plan.views[name]
         base = self.bases.roots[view.root]
         if view.rows:
@@ -202,7 +236,9 @@ class _LayerLowering:
             yield replace(group, loads=(*group.loads, *next(fetched, ())))
 
     def fetch(self, part: Fetch, start: int, stop: int) -> Iterator[Copy]:
-        """Bytes [start, stop) of constants that lie one behind the other."""
+        """Return the copies of bytes [start, stop) of a prefetch of this layer's constants, which lie in DRAM one after
+        the other.
+        """
         if part.key not in self.starts:
             self.starts[part.key] = self.bases.part(part)
         source, target = self.starts[part.key] + start, self.plan.part(self.index, part)
@@ -219,7 +255,7 @@ class _LayerLowering:
         return (self._tile(task, next(self.assigned, tiled.units[0])) for task in tiled.tasks(extent))
 
     def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
-        """(the slot for it, whether it is there already)."""
+        """Return the buffer slot for `key`, and whether it holds it already. The slot counts as holding it from now on."""
         index, is_resident = self.rings[role, space].take(key)
         return self.plan.slot(self.index, role, space, index), is_resident
 
@@ -264,7 +300,7 @@ class _LayerLowering:
         return site
 
     def shift(self, step: BufferShift) -> Group:
-        """Rows that are still needed to the beginning of their buffer: one by one where they would lie on each other."""
+        """Return the copies that move the rows of a rolling buffer that are still needed to its beginning."""
         ops: list[MachineOp] = []
         top = self.tops.get(step.root, BufferOrigin())
         for box in shift_boxes(step, self.layer.types):
@@ -277,7 +313,7 @@ class _LayerLowering:
         return Group((), (), tuple(ops), self.index)
 
     def moves(self) -> Group:
-        """A mover's, which are all of them stores to what comes behind."""
+        """Return the group of a data-movement layer: all of its operations are stores."""
         return Group((), (), tuple(lower_moves(self.layer, self.plan.views, self.location, self.chip)), self.index, self._row())
 
     def _row(self) -> Row | None:
@@ -290,7 +326,9 @@ class _LayerLowering:
 
 
 def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
-    """Loads of the next group move ahead of this group's computes and stores wherever no byte forbids it."""
+    """Yield all operations in program order. Loads of a group move ahead of the group before, where their bytes do not
+    conflict.
+    """
 
     def placed(ops: Sequence[MachineOp], group: Group) -> list[PlacedOp]:
         return [_place_op(op, group.layer, group.row, chip) for op in ops]

@@ -1,4 +1,8 @@
-"""A compiled model as plain files, for those who load a chip's memory themselves: words, constants by address, ports."""
+"""Write a compiled model as plain files, for those who load a chip's memory themselves (`npu-build --image`).
+
+These are program words, constants with their addresses, and ports.json, which says where inputs and outputs lie.
+docs/image.md describes every field.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,10 @@ Places = Mapping[bytes, Sequence[tuple[int, int]]]  # of constants: offset and b
 
 
 def images_of_entries(entries: Mapping[str, Container]) -> dict[str, bytes]:
-    """Return the `image_files` of each entry in a folder of its name, except for constants.
+    """Return the files of several entries, each in a folder of its name: path -> bytes.
 
-    Constants of all entries are one file beside the folders, in which common bytes are stored once.
+    They are those of `image_files`, but the constants of all entries are in one file beside the folders (`SHARED`).
+    Common bytes are stored there once.
     """
     writer, pieces = BlockWriter(), dict[bytes, Pieces]()
     for container in entries.values():
@@ -38,8 +43,10 @@ def images_of_entries(entries: Mapping[str, Container]) -> dict[str, bytes]:
 
 
 def image_files(container: Container) -> dict[str, bytes]:
-    """Name -> bytes: ports.json, and for segment N that is a region regionN.program.bin and regionN.constants.bin, for one that
-    is an island islandN.onnx. Addresses are bytes of the region's DRAM; docs/image.md describes every field.
+    """Return the files of a compiled model: name -> bytes.
+
+    There is ports.json. For segment N there are regionN.program.bin and regionN.constants.bin, or islandN.onnx for one
+    on the host. Addresses are bytes of the region's DRAM.
     """
     return _files(container, None)
 
@@ -47,7 +54,8 @@ def image_files(container: Container) -> dict[str, bytes]:
 def _files(container: Container, places: Places | None) -> dict[str, bytes]:
     """Return the files of a container.
 
-    `places`: places of constants in the file of all entries, None: each region has a file of its own.
+    `places`: offset and bytes of each piece of a constant in the file that entries share. None: each region has a file
+    of its own.
     """
     files: dict[str, bytes] = {}
     segments = [_segment(i, segment, container, files, places) for i, segment in enumerate(container.segments)]
@@ -68,7 +76,7 @@ def _files(container: Container, places: Places | None) -> dict[str, bytes]:
 def _segment(
     index: int, segment: Region | HostSubgraph, container: Container, files: dict[str, bytes], places: Places | None
 ) -> dict[str, Any]:
-    """Return the ports.json section of a segment, and add its files."""
+    """Return the entry of a segment in ports.json, and add the segment's files to `files`."""
     if isinstance(segment, HostSubgraph):
         files[f"island{index}.onnx"] = segment.model
         return {"kind": "island", "file": f"island{index}.onnx", "inputs": list(segment.inputs), "outputs": list(segment.outputs)}

@@ -1,4 +1,10 @@
-"""A compiled model: programs of the chip with their constants and ports, host islands, and the integer graph."""
+"""The data of a compiled model: what `model.npu` holds, as frozen values.
+
+A `Container` has segments in the order in which they run. Each is a `Region` (a program of the chip with constants,
+ports and states) or a `HostSubgraph` (an ONNX model). `codegen.link` makes regions, `codegen.container_writer` and
+`codegen.container` write and read the file. Simulator, sessions and reports use these values. Addresses and sizes are
+in bytes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +27,12 @@ _ORT_NAMES = {"float32": "float", "float64": "double"}
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor in DRAM at a program's start or end. `tensor`: its chip name; `model`: the model's tensor."""
+    """A tensor in DRAM that others write before a program runs, or read after it.
+
+    `tensor`: the chip's tensor; `model`: the tensor of the user's model that it is. `layout`: "plain", the model's
+    order of dimensions, or "nhwc", channels last. `shape` is in this layout. `dtype`: type of the stored codes; real =
+    scale * (code - zero_point). `maps`: channel blocks in which the codes lie; None: they lie densely.
+    """
 
     tensor: str
     model: str
@@ -35,6 +46,7 @@ class Port:
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of DRAM that it takes, channel blocks filled up included."""
         return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
 
     def holds_as(self, other: Port) -> bool:
@@ -46,11 +58,10 @@ class Port:
 class State:
     """A tensor that stays in DRAM from one run to the next.
 
-    `port`: place and layout of the state as a run finds it; its names are those of the input.
-    `present_tensor`: the chip's tensor that the run leaves there.
-    `output`: the model's output that this tensor is.
-    `part`: part of both, None: all of them.
-    `ring`: position of the state in the port, None: it is all of it.
+    `port`: place and layout of the state as a run finds it; its names are those of the input. `present_tensor`: the
+    chip's tensor that the run leaves there. `output`: the model's output that this tensor is. `part`: the part of the
+    model's state that this is. None: all of it. `ring`: the state lies in a circular buffer, the port, with these
+    positions. None: the port is the state.
     """
 
     port: Port
@@ -61,7 +72,7 @@ class State:
 
     @property
     def name(self) -> str:
-        """Return the name of the state's area."""
+        """The label of the state's DRAM area."""
         return area_name(self.port.model, self.part, 0 if self.part is None else self.port.shape[0])
 
     def holds_as(self, other: State) -> bool:
@@ -70,7 +81,7 @@ class State:
 
     @property
     def alone(self) -> Port:
-        """The port, of a ring with the shape of the state in it."""
+        """The port with the shape of the state alone, where the port is a larger circular buffer."""
         ring = self.ring
         if ring is None:
             return self.port
@@ -78,7 +89,7 @@ class State:
 
 
 def state_of(carried: ChipState, port: Port) -> State:
-    """Return the state of a container.
+    """Return the container's form of a state of the integer graph.
 
     `port`: port of the tensor that a run reads.
     """
@@ -87,10 +98,10 @@ def state_of(carried: ChipState, port: Port) -> State:
 
 @dataclass(frozen=True)
 class AreaContent:
-    """A content of a DRAM area.
+    """One thing that lies in a DRAM area.
 
-    `kind`: constants, activations (kept by a program between layers), input, output or state.
-    `tensor`: for a port the model's tensor; for a state the input.
+    `kind`: constants, activations (kept by a program between layers), input, output or state. `tensor`: for an input or
+    output the model's tensor, for a state its input; else empty.
     """
 
     kind: str
@@ -98,17 +109,16 @@ class AreaContent:
 
     @property
     def label(self) -> str:
-        """Return the label that options use: `constants`, `input:x`."""
+        """The name of it in options and messages: `constants`, `input:x`."""
         return f"{self.kind}:{self.tensor}" if self.tensor else self.kind
 
 
 @dataclass(frozen=True)
 class DramArea:
-    """A range of DRAM bytes base .. base + size_bytes.
+    """DRAM bytes base .. base + size_bytes, with all that they hold.
 
-    `base_register`: register that holds `base` when the program starts, and by which the program reaches the
-    area.
-    0: its addresses are absolute.
+    `base_register`: register that holds `base` when the program starts, and by which the program reaches the area. 0:
+    the program's addresses are absolute.
     """
 
     holds: tuple[AreaContent, ...]
@@ -127,10 +137,11 @@ class DramArea:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """A location of a layer's tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram.
+    """The place of a layer's output tensor: element i lies at address + sum(i_k * strides_k), in bytes.
 
-    `turns`: for a repeated batch, the number of samples stored there one after another, one an iteration.
-    `granule`: number of channels that lie together, the next ones surface_bytes further; 0: all do.
+    `space`: name of the memory, dram or sram. `turns`: number of samples of a repeated batch that are stored there one
+    after another, each over the one before. `granule`: number of channels that lie together, the next ones
+    `surface_bytes` further. 0: all channels do.
     """
 
     tensor: str
@@ -142,8 +153,11 @@ class LayerResult:
     surface_bytes: int = 0
 
     def get_storage(self, kind: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and strides of what lies there, a sample of it where they take turns: of granules, whole ones, each a last
-        dimension. Raises ValueError where the tensor holds no such samples."""
+        """Return (shape, strides in bytes) of the stored elements, of one sample where samples take turns.
+
+        With granules, channels become two dimensions: granules, and channels of a whole granule. Raise ValueError where
+        the tensor cannot be cut into so many samples.
+        """
         shape = kind.shape if self.turns == 1 else sample_shape(kind.shape, self.turns)
         if not self.granule:
             return shape, self.strides
@@ -151,14 +165,21 @@ class LayerResult:
         return granule_shape, (*self.strides[:-1], self.surface_bytes, self.strides[-1])
 
     def place(self, kind: TensorType, space: int) -> Access:
-        """The bytes, in the order of the tensor's elements; space: code of the memory."""
+        """Return the stored bytes as an access that writes, in the order of the tensor's elements.
+
+        `space`: number of the memory on its machine.
+        """
         shape, strides = self.get_storage(kind)
         return Access(space, self.address, shape, strides, np.dtype(kind.dtype).itemsize, True)
 
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """A description of a layer for reports and `npu-sim --verify`. `sources` are the model's own nodes."""
+    """A layer as reports and `npu-sim --verify` name it.
+
+    `op`: name of the integer operator. `sources`: the model's own nodes that it stands for. `result`: where its output
+    lies. None: it is never whole at one place, or an older build's file does not say.
+    """
 
     name: str
     op: str
@@ -168,8 +189,10 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """A plan's use of an on-chip memory, by its name, and the least that any plan of the same live ranges could
-    need.
+    """A program's use of one on-chip memory other than the SRAM.
+
+    `peak_bytes`: end of the last byte used. `bound_bytes`: the least peak that any placement of the same live ranges
+    has.
     """
 
     memory: str
@@ -179,10 +202,14 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Region:
-    """A program of the chip. `constants`: (DRAM address, bytes). `op_layers[i]`: layer of operation i, -1 for none.
-    `buffers`: what it takes of other memories on the chip than the SRAM.
+    """A program of the chip, with all that it takes to run it.
 
-    Addresses of ports, constants and results are those that they have with every area at its base."""
+    `program`: encoded instruction words. `constants`: (DRAM address, bytes). `nodes`: nodes of the integer graph.
+    `op_layers[i]`: index in `layers` of operation i of the program, -1 for none. `sram_peak_bytes`, `sram_bound_bytes`:
+    SRAM that the plan uses, and the least that its live ranges allow. `areas`: empty in files of older builds.
+    `buffers`: use of on-chip memories other than the SRAM. Addresses of ports, constants and results are those that
+    hold while each area is at its base.
+    """
 
     program: bytes
     constants: tuple[tuple[int, bytes], ...]
@@ -200,24 +227,23 @@ class Region:
 
     @property
     def ports(self) -> tuple[Port, ...]:
-        """All that others write before the program runs or read behind it."""
+        """All tensors that others write before the program runs or read after it: inputs, outputs and states."""
         return (*self.inputs, *self.outputs, *(state.port for state in self.states))
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The chip's tensors that are there before the program runs."""
+        """Names of the chip's tensors that exist before the program runs: inputs and states."""
         return (*(p.tensor for p in self.inputs), *(s.port.tensor for s in self.states))
 
     @property
     def result_tensors(self) -> tuple[str, ...]:
-        """The chip's tensors that are wanted behind it."""
+        """Names of the chip's tensors that are read after the program: outputs and next values of states."""
         return (*(p.tensor for p in self.outputs), *(s.present_tensor for s in self.states))
 
     def layer_of(self, flow: InstructionStream, index: int) -> int:
-        """Return the layer of a dispatched operation, -1 for none.
+        """Return the index in `layers` of the dispatched operation at `index` of `flow`, -1 for none.
 
-        A call runs its block for the layers from the call's own layer on.
-        Each layer keeps its distance from the block's first layer.
+        A block runs for the layers of its call: each of its layers keeps its distance from the block's first layer.
         """
         layer = self.op_layers[flow.sources[index]]
         for call, block in flow.calls[index]:
@@ -226,7 +252,7 @@ class Region:
         return layer if layer < len(self.layers) else -1
 
     def layers_of(self, flow: InstructionStream) -> NDArray[np.int64]:
-        """`layer_of` of each operation that is dispatched."""
+        """Return int64 `layer_of` of all operations that are dispatched."""
         layer_indexes = np.array(self.op_layers, np.int64)[np.array(flow.sources, np.int64)]
         layer_indexes[layer_indexes >= len(self.layers)] = -1
         for index, calls in enumerate(flow.calls):
@@ -236,13 +262,16 @@ class Region:
 
     @property
     def bases(self) -> dict[int, int]:
-        """Return the values of the areas' base registers when the program starts."""
+        """The values of base registers when the program starts, by register."""
         return {area.base_register: area.base for area in self.areas if area.base_register}
 
 
 @dataclass(frozen=True)
 class HostSubgraph:
-    """An ONNX model that the host runs."""
+    """A part of the model that onnxruntime runs on the host.
+
+    `model`: a serialized ONNX model. `inputs`, `outputs` and `nodes` are names of the user's model.
+    """
 
     model: bytes
     inputs: tuple[str, ...]
@@ -266,8 +295,12 @@ class IoType:
 
 @dataclass(frozen=True)
 class Container:
-    """A compiled model. `fallbacks`: (node, op, reason); bound: inputs of the user's file that are constants here, so that a run
-    may only feed these values."""
+    """A compiled model for one set of input shapes.
+
+    `segments`: in the order in which they run. `fallbacks`: (node, operator, reason) of each node that the host runs.
+    `graph`: the integer graph of the chip's nodes, by which the reference computes. `bound`: inputs of the user's file
+    that are constants here; a run may feed these values only.
+    """
 
     name: str
     machine: Machine
@@ -280,11 +313,11 @@ class Container:
 
     @property
     def host_inputs(self) -> frozenset[str]:
-        """The inputs that the chip does not read: they may hold NaN and infinity."""
+        """The inputs that no region reads. They may hold NaN and infinity."""
         read = {port.model for s in self.segments if isinstance(s, Region) for port in s.inputs}
         return frozenset(t.name for t in self.inputs) - read
 
     @property
     def states(self) -> tuple[tuple[int, State], ...]:
-        """(the segment that keeps it, state) of each."""
+        """(index of its segment, state) of every state."""
         return tuple((i, state) for i, s in enumerate(self.segments) if isinstance(s, Region) for state in s.states)

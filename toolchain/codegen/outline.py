@@ -1,9 +1,9 @@
-"""Outline repeated sequences that are equal but for addresses into blocks that are called.
+"""Outline repeated instruction sequences: runs that are equal but for addresses become one block that is called.
 
-The program is cut into groups, each an operation with its waits and signals. A suffix array shows which runs come several times.
-A run of groups that repeats, with every moved address reached by a base register, becomes a block at its
-first place.
-It becomes a call at the others. The front end dispatches the same operations, one for one.
+It takes a linked region (`codegen.link`) on a machine with `block`, `return` and `call`, and makes its program shorter.
+The program is cut into groups, each an operation with its waits and signals. A suffix array shows which runs of groups
+come several times. Addresses that differ between the places are reached through base registers. The run becomes a block
+at its first place and a call at the others. The front end dispatches the same operations, one for one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _Need = tuple[int, str, tuple[Place, ...]]  # an operation, its address, and whe
 
 
 def find_repeats(ids: Sequence[int], least: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield (places, length) of every maximal run of at least `least` that repeats. Places may overlap.
+    """Yield (places, length) of every maximal run of at least `least` equal ids that occurs more than once.
 
-    A run is maximal where a longer one would occur less often.
-    These are the inner nodes of the suffix tree, from the suffix array and its longest common prefixes.
+    Places are start indices in no particular order, and may overlap. A run is maximal where every longer one occurs
+    less often. These are the inner nodes of the suffix tree, from the suffix array and its longest common prefixes.
     """
     order = _suffixes(np.array(ids, np.int64))
     prefixes = _common(ids, order)
@@ -60,7 +60,7 @@ def find_repeats(ids: Sequence[int], least: int) -> Iterator[tuple[tuple[int, ..
 
 
 def _suffixes(ids: np.ndarray) -> np.ndarray:
-    """Prefix doubling (Manber and Myers)."""
+    """Return the suffix array of `ids`, by prefix doubling (Manber and Myers)."""
     rank, length = np.unique(ids, return_inverse=True)[1].astype(np.int64), 1
     while True:
         next_rank = np.full(len(ids), -1, np.int64)
@@ -96,11 +96,11 @@ def _common(ids: Sequence[int], order: np.ndarray) -> list[int]:
 
 @dataclass(frozen=True)
 class _RepeatedRun:
-    """A run of groups [first, first + count) that repeats at each of `places`.
+    """A run of groups [first, first + count) that repeats at each of `places`, all of them indices of groups.
 
-    `slots`: the register of an address (operation of the block, parameter), by its place among `moved`.
-    `moved`: at each place the base and offset of each register.
-    `saving`: in words.
+    `slots`: index in `moved` of the register for (operation of the block, name of its address). `moved`: for each place
+    the (base register, offset in bytes) that each register is set to. `saving`: words of the program that the block
+    saves.
     """
 
     places: tuple[int, ...]
@@ -111,8 +111,10 @@ class _RepeatedRun:
 
 
 def outline_region(region: Region, machine: Machine) -> Region | None:
-    """The region with blocks that are called; None where that makes its program no shorter. Its front end dispatches the same
-    operations, of the same layers."""
+    """Return the region with a shorter program of blocks and calls; None where nothing makes it shorter.
+
+    Its front end dispatches the same operations for the same layers. Raise InternalError where that check fails.
+    """
     decoded = decode(region.program, machine.isa)
     outlined = outline_program(SynchronisedProgram(decoded.ops, region.op_layers), decoded.words, machine)
     program = encode(outlined.ops, machine.isa)
@@ -136,7 +138,7 @@ def _run(region: Region, ops: Sequence[MachineOp], machine: Machine) -> list[tup
 
 @dataclass(frozen=True)
 class _Costs:
-    """Words of a base that is set, of a call; and of registers of the instruction table that a jump makes forget their values."""
+    """Costs in words: setting a base register, a call, and register writes that a jump makes necessary again."""
 
     set_base: int
     call: int
@@ -154,7 +156,8 @@ def _costs(ops: Sequence[MachineOp], machine: Machine) -> _Costs:
 def outline_program(program: SynchronisedProgram, words: Sequence[int], machine: Machine) -> SynchronisedProgram:
     """Return the outlined program, or the program itself where no call pays or the machine has no calls.
 
-    `words`: instruction words of each operation.
+    `words`: number of instruction words of each operation. Blocks are chosen greedily, the one that saves most words
+    first.
     """
     control, used = machine.chip.control, _bases_used(program.ops)
     call = control.call
@@ -172,14 +175,16 @@ def outline_program(program: SynchronisedProgram, words: Sequence[int], machine:
 
 
 def _bases_used(ops: Sequence[MachineOp]) -> int:
+    """Return the highest base register that the operations use, 0 for none."""
     named = (getattr(op, base) for op in ops for base, _ in op.pair_bases_with_addresses())
     return max((*named, *(op.base for op in ops if isinstance(op, SetBase | LoadBase))), default=0)
 
 
 class _Groups:
-    """A division of the program into groups.
+    """A program as groups: operations that a block holds or leaves out together, which are an operation with its waits
+    and signals.
 
-    `starts`: the first operation of each group, and the end of all.
+    `starts`: index of the first operation of each group, and the end of all.
     """
 
     def __init__(self, program: SynchronisedProgram, words: Sequence[int], costs: _Costs, chip: Chip):
@@ -196,7 +201,9 @@ class _Groups:
         return zip(self.starts, self.starts[1:])
 
     def _get_group_key(self, group: int) -> object:
-        """Equal for groups that may be one in a block. Those of the front end are equal to none."""
+        """Return a key that is equal for groups that may be one in a block. Groups with operations of the front end
+        equal none.
+        """
         first, last = self.starts[group], self.starts[group + 1]
         ops = self._ops[first:last]
         if any(isinstance(op, ControlOp | LoadBase | End) for op in ops):
@@ -206,7 +213,7 @@ class _Groups:
         return steps, tuple((type(op), self._list_fixed_values(op)) for op in ops)
 
     def _list_fixed_values(self, op: MachineOp) -> tuple[int, ...]:
-        """Return the parameters that no base register moves."""
+        """Return the values of all parameters but the addresses that base registers move, and these registers."""
         moved = {name for pair in self._movable[type(op)] for name in pair}
         return tuple(int(getattr(op, name)) for name in op.parameters() if name not in moved)
 
@@ -218,6 +225,11 @@ class _Groups:
                 self._ids[group], fresh = fresh, fresh + 1
 
     def list_runs(self, registers: int) -> Iterator[_RepeatedRun]:
+        """Yield runs that repeat, each with the part that saves most words with `registers`, and with halves, quarters
+        and so on of them.
+
+        The saving may be 0 or negative.
+        """
         candidate_runs = {
             run for places, count in find_repeats(self._ids, _LEAST_GROUPS) for run in _list_disjoint_runs(places, count)
         }
@@ -226,7 +238,9 @@ class _Groups:
             yield from (self._window(places, needs, registers >> part) for part in range(registers.bit_length() + 1))
 
     def _window(self, places: Sequence[int], needs: Sequence[Sequence[_Need]], registers: int) -> _RepeatedRun:
-        """The part of a run whose addresses so many registers can move that saves most; of no saving where there is none."""
+        """Return the part of a run that saves most with so many registers for its addresses; of length 0 where none
+        saves.
+        """
         vector_counts: Counter[tuple[Place, ...]] = Counter()
         best, first, words = (0, 0, 0), 0, 0
         for last, need in enumerate(needs):
@@ -247,7 +261,7 @@ class _Groups:
         return self._make_run([p + first for p in places], last - first, needs[first:last], saving)
 
     def _elsewhere(self, places: Sequence[int], offset: int) -> int:
-        """Words of a group of the run, but for the one that stays."""
+        """Return the words of one group of the run at all places but the first, where it stays."""
         return sum(self._words[p + offset] for p in places[1:])
 
     def _make_run(self, places: Sequence[int], count: int, needs: Sequence[Sequence[_Need]], saving: int) -> _RepeatedRun:
@@ -258,7 +272,11 @@ class _Groups:
         return _RepeatedRun(tuple(places), count, slots, moved, saving)
 
     def _list_moved_addresses(self, places: Sequence[int], offset: int) -> list[_Need]:
-        """(operation, address, its base and offset from that of the block at each place) of what does not stay."""
+        """Return what a register must move in one group of a run: each address that differs between the places.
+
+        Each entry is (operation, name of the address, its base register and its distance from the first place's, by
+        place).
+        """
         moved_addresses: list[_Need] = []
         starts = [self.starts[p + offset] for p in places]
         for i in range(self.starts[places[0] + offset + 1] - starts[0]):
@@ -272,16 +290,17 @@ class _Groups:
 
 
 def _movable(kind: type[MachineOp], chip: Chip) -> tuple[tuple[str, str], ...]:
-    """Base and address of what a base register can move on this machine."""
+    """Return (name of the base register, name of the address) for each address that a base register can move on this
+    machine.
+    """
     return tuple((base, address) for base, address in kind.pair_bases_with_addresses() if kind.need(base, chip).high)
 
 
 def _list_disjoint_runs(places: Sequence[int], count: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield disjoint places, with how much of the run is at each, at two or more.
+    """Yield (places, length) of runs whose places do not overlap, with two places or more.
 
-    From the first place on, there are as many places as the whole run leaves room for.
-    Places overlap where layers repeat one after the other.
-    In that case, yield all of them too, with the part between two neighbours.
+    The first has the whole run at as many places as there is room for. Where places overlap, as layers repeat one after
+    the other, a second has only the part between neighbours, at all of them.
     """
     places = sorted(places)
     least = min((b - a for a, b in pairwise(places)), default=count)
@@ -295,7 +314,7 @@ def _list_disjoint_runs(places: Sequence[int], count: int) -> Iterator[tuple[tup
 
 
 class _Writer:
-    """The program with blocks and calls. Their registers are those from `used` + 1 on."""
+    """The program with blocks and calls. They use the base registers from `used` + 1 on."""
 
     def __init__(self, program: SynchronisedProgram, starts: Sequence[int], runs: Sequence[_RepeatedRun], used: int):
         self._program, self._starts, self._used = program, starts, used

@@ -1,8 +1,8 @@
-"""Write the next value of a state to the place where the run read it, once nothing reads it there any more.
+"""Put the next value of each state where this run read the state, if no byte there is read after it is overwritten.
 
-While a region is lowered, the new value lies at an address of no memory.
-The operations in their final order show whether each byte of the old value is read before it is overwritten.
-Where one is not, the value is made elsewhere and copied at the end.
+A state is a tensor that one run leaves in DRAM for the next. While a region is lowered, the next value lies at a
+stand-in address behind all memories (`ELSEWHERE`). Then the operations in their final order show whether it can be
+written in place.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ ELSEWHERE = 1 << 44  # beyond the DRAM of any machine, and a multiple of every a
 
 @dataclass(frozen=True)
 class StatePlace:
-    """A place of one state.
+    """The two addresses of one state's next value, in DRAM.
 
-    `present_tensor`: its next value's tensor of the chip.
-    `elsewhere`: address of its bytes while the region is lowered.
-    `address`: address where they belong.
+    `present_tensor`: the chip's tensor that is the next value. `elsewhere`: its stand-in address while the region is
+    lowered. `address`: the address of the old value, where it belongs.
     """
 
     present_tensor: str
@@ -34,9 +33,9 @@ class StatePlace:
 
 
 class StillRead(Exception):
-    """A fault: the next value of some states would overwrite bytes that are read later.
+    """Raised where the next values of `present_tensors` would overwrite bytes that are read later.
 
-    `present_tensors`: the next values of these states.
+    The compiler answers it: it makes these values elsewhere and copies them at the end.
     """
 
     def __init__(self, present_tensors: Sequence[str]):
@@ -45,7 +44,11 @@ class StillRead(Exception):
 
 
 def write_states_in_place(placed: Sequence[PlacedOp], states: Sequence[StatePlace], chip: Chip) -> Sequence[PlacedOp]:
-    """The operations with every state where it belongs. Raises StillRead."""
+    """Return the operations with the stand-in addresses replaced by those of the states.
+
+    `placed`: operations in program order. Raise StillRead with every state whose old bytes are read once they are
+    overwritten. Raise InternalError where an operation other than a copy or fill reaches a state.
+    """
     failing = [state.present_tensor for state in states if _still_read(placed, state)]
     if failing:
         raise StillRead(failing)
@@ -53,7 +56,7 @@ def write_states_in_place(placed: Sequence[PlacedOp], states: Sequence[StatePlac
 
 
 def _still_read(placed: Sequence[PlacedOp], state: StatePlace) -> bool:
-    """Return whether an operation reads bytes of the old value that it or an earlier one writes."""
+    """Return whether an operation reads bytes of the old value that it or an earlier one overwrites."""
     shift = state.address - state.elsewhere
     reads: list[tuple[int, Access]] = []
     writes: list[tuple[int, Access]] = []

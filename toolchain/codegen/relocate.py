@@ -1,4 +1,8 @@
-"""A compiled model with areas of DRAM at other places: the programs are the same words, their base registers hold others."""
+"""Move the DRAM areas of a compiled model to other addresses (`npu-sim --base`).
+
+The programs keep their words; their base registers hold other values. So it works only on machines with
+`control.host_bases`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,14 @@ from toolchain.input_limits import DRAM_BYTES
 
 
 def relocate_container(container: Container, bases: Mapping[str, int]) -> Container:
-    """Move areas to new addresses. Raise CompileError with every fault.
+    """Return the model with areas at new addresses; ports, constants and results move along. Areas without a new
+    address stay.
 
     `bases`: new address of the area that holds `constants`, `activations`, `input:TENSOR`, `output:TENSOR` or
-    `state:INPUT`.
-    `SEGMENT:` precedes the name where several programs have such an area.
+    `state:INPUT`. `SEGMENT:` precedes the name where several programs have such an area.
+
+    Raise CompileError with every fault: an unknown or ambiguous name, a misaligned address, an area outside DRAM or
+    over another.
     """
     if not bases:
         return container
@@ -49,7 +56,7 @@ def relocate_container(container: Container, bases: Mapping[str, int]) -> Contai
 
 
 def _find_area(container: Container, name: str) -> tuple[int, DramArea] | str:
-    """The segment and the area that a name means, or why there is none."""
+    """Return the (segment, area) that a name means, or a sentence on why there is none."""
     segment_text, label = re.fullmatch(r"(?:([0-9]{1,9}):)?(.*)", name, re.S).groups()  # type: ignore[union-attr]
     regions = {i: s for i, s in enumerate(container.segments) if isinstance(s, Region)}
     areas = [(i, a) for i, region in regions.items() for a in region.areas if any(h.label == label for h in a.holds)]

@@ -1,20 +1,18 @@
-"""Insert signals and waits that order every two operations which touch the same bytes, one of them writing.
+"""Insert signals and waits, so that every two operations that touch a common byte, one of them writing, run in program
+order.
 
-Engines are in order and run concurrently. For every operation the latest conflicting one on each other engine
-is found.
-Vector clocks show which of them the engine does not yet know to be over.
-These get a signal after them and a wait in front.
-A semaphore serves one pair of engines, so that its k-th wait answers its k-th signal.
+This is the step between lowering and encoding. Engines run concurrently, each one in order. For every operation the
+latest conflicting one on each other engine is found. Vector clocks show which of them the engine already knows to be
+over. The rest get a signal after them and a wait in front of the operation.
 
-On machines with few semaphores only some pairs have one.
-The others are ordered by relays, a wait and a signal on engines in between.
-Where a count could pass `sync.max_count`, the waiting engine answers by a semaphore of its own.
-The next signal waits for that answer. Every signal stands before its wait in program order, so nothing can
-block for good.
+A semaphore serves one ordered pair of engines, so that its k-th wait answers its k-th signal. On machines with few
+semaphores only some pairs have one. The others are ordered by relays, a wait and a signal on engines in between.
 
-A program that is repeated ends with a barrier.
-One engine learns that the last operation of every other is over, and then signals all of them.
-Nothing of an iteration runs concurrently with the next.
+Where a count could pass `sync.max_count`, the waiting engine answers by a semaphore of its own, and the next signal
+waits for that answer. Every signal stands before its wait in program order, so nothing can block for good.
+
+A program that is repeated ends with a barrier. One engine learns that the last operation of every other is over, and
+signals all of them. So nothing of an iteration runs concurrently with the next.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _MOST_PERMUTED = 7  # engines whose rings are all compared. Measured: 1.2 ms of 
 
 @dataclass(frozen=True)
 class SynchronisedProgram:
-    """A whole program: operations, and the layer each belongs to (-1: none)."""
+    """A whole program: operations with signals, waits and the end, and the layer that each belongs to (-1: none)."""
 
     ops: tuple[MachineOp, ...]
     layers: tuple[int, ...]
@@ -47,7 +45,10 @@ class SynchronisedProgram:
 
 @dataclass(frozen=True)
 class _Event:
-    """Something on an engine's queue: `item` of the placed operations, or a relay before it; `waits` for earlier events."""
+    """An operation on an engine's queue, or a relay in front of it.
+
+    `item`: index among the placed operations. `waits`: indices of the events that it waits for by a semaphore.
+    """
 
     engine: int
     item: int
@@ -57,7 +58,9 @@ class _Event:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Signal of event `source` for event `consumer` must first hear that the wait of event `earlier` is over."""
+    """An order of events by index: the signal of `source` for `consumer` must first hear that the wait of `earlier` is
+    over.
+    """
 
     source: int
     consumer: int
@@ -66,30 +69,32 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Order:
-    """Events in program order; the answers of each pair of engines that needs any, in order of their signals."""
+    """Events in program order, and the answers of each pair of engines that needs any, in the order of their signals."""
 
     events: tuple[_Event, ...]
     answers: dict[Pair, tuple[_Answer, ...]]
 
     @property
     def pairs(self) -> Counter[Pair]:
-        """Pairs of engines that a semaphore serves, and how often."""
+        """Ordered pairs (engine that signals, engine that waits) that need a semaphore, with their number of signals."""
         return Counter((self.events[s].engine, e.engine) for e in self.events for s in e.waits)
 
     @property
     def semaphores(self) -> int:
+        """The number of semaphores that this order takes."""
         return len(self.pairs) + len(self.answers)
 
 
 def synchronise(
     placed: Sequence[PlacedOp], chip: Chip, mutable_dram_bytes: int, repeat: BatchLoop | None = None
 ) -> SynchronisedProgram:
-    """Synchronise the operations of a program.
+    """Return the program with signals, waits and its end.
 
-    Raise CompileError where even the fewest semaphores that can order the engines are more than the machine has.
+    `placed`: operations in program order, which defines what the program means. `mutable_dram_bytes`: DRAM from this
+    address on is only read. `repeat`: the program is one sample's, and is wrapped in this loop. None: it runs once.
 
-    `placed`: in program order, which defines what the program means.
-    `mutable_dram_bytes`: DRAM from here on is only read.
+    Raise CompileError where even the fewest semaphores that can order the engines are more than the machine has. Raise
+    it where a repeat meets `sync.max_count` 1.
     """
     if repeat is not None and chip.sync.max_count < 2:
         raise CompileError(f"{chip.name}: a repeat needs sync.max_count=2, for its barrier leaves a signal to the next iteration")
@@ -110,7 +115,11 @@ def synchronise(
 
 
 def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
-    """Pairs that suffice to reach every engine from every other, the most used ones first; ever fewer, a ring at last."""
+    """Yield sets of pairs with semaphores that still connect every engine with every other.
+
+    The first has as many pairs as there are semaphores, the most used ones. Each further one has one fewer, the last is
+    a ring.
+    """
     counts = order.pairs
     ring = _ring(counts, sorted({e for pair in counts for e in pair}))
     others = [pair for pair, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if pair not in ring]
@@ -120,9 +129,10 @@ def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
 
 
 def _ring(counts: Counter[Pair], engines: Sequence[int]) -> list[Pair]:
-    """Return a cycle through all engines by much used pairs.
+    """Return a cycle through all engines that uses the most used pairs.
 
-    It is the best of all cycles; with many engines, each is followed by the one that it signals most.
+    It is the best of all cycles for up to 7 engines. With more, each engine is followed by the one that it signals
+    most.
     """
     if len(engines) <= _MOST_PERMUTED:
         ways = ((engines[0], *rest) for rest in permutations(engines[1:]))
@@ -141,10 +151,9 @@ def _close_ring(way: Sequence[int]) -> list[Pair]:
 def _order_engines(
     placed: Sequence[PlacedOp], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None, closed: bool
 ) -> _Order:
-    """Find the events that each operation must wait for by semaphore.
+    """Return the events, with those that each operation must wait for by a semaphore.
 
-    `links`: the pairs of engines that have a semaphore (None: all).
-    `closed`: with a barrier at the end.
+    `links`: the pairs of engines that have a semaphore (None: all). `closed`: the program ends with a barrier.
     """
     engines = len(chip.units)
     queues = [p.op.queue(chip) for p in placed]
@@ -195,7 +204,9 @@ def _order_engines(
 
 
 def _hops(links: frozenset[Pair] | None, engines: int) -> dict[Pair, tuple[int, ...]]:
-    """The engines between two that have no semaphore of their own, by the shortest way."""
+    """Return the engines between two that have no semaphore of their own, by the fewest relays; empty where `links` is
+    None.
+    """
     hops_by_pair: dict[Pair, tuple[int, ...]] = {}
     for start in range(engines) if links is not None else ():
         ways: dict[int, tuple[int, ...]] = {start: ()}
@@ -210,7 +221,10 @@ def _hops(links: frozenset[Pair] | None, engines: int) -> dict[Pair, tuple[int, 
 
 
 def _answers(events: Sequence[_Event], clock_by_event: Sequence[np.ndarray], limit: int) -> dict[Pair, tuple[_Answer, ...]]:
-    """A signal is safe when its engine knows that the wait `limit` before it is over; the others need an answer."""
+    """Return the signals that need an answer, by pair of engines.
+
+    A signal is safe when its engine knows that the wait `limit` signals before it is over.
+    """
     sent: dict[Pair, list[tuple[int, int]]] = {}
     for consumer, event in enumerate(events):
         for source in event.waits:
@@ -227,6 +241,7 @@ def _answers(events: Sequence[_Event], clock_by_event: Sequence[np.ndarray], lim
 
 
 def _assemble(placed: Sequence[PlacedOp], order: _Order, repeat: BatchLoop | None) -> SynchronisedProgram:
+    """Write the events as operations with numbered semaphores, and the program's end or its loop."""
     events = order.events
     number = {pair: i for i, pair in enumerate(sorted(order.pairs))}
     answer_number = {pair: len(number) + i for i, pair in enumerate(order.answers)}

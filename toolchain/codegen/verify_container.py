@@ -1,4 +1,7 @@
-"""Check that the regions and the integer graph of a compiled file are consistent."""
+"""Check a compiled file that was read: its regions, its integer graph and its machine must be consistent.
+
+`codegen.container` calls it, so that simulator, reference and reports may rely on it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from toolchain.ops.kit.operator import Layer
 
 
 def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
-    """Raises ProgramError with the first fault."""
+    """Raise ProgramError with the first fault.
+
+    Each port must be computed from earlier tensors, operators must fit their tensors, and results must lie inside their
+    memories.
+    """
     _check_graph(segments, graph)
     _check_operators(graph, machine)
     _check_results(segments, graph, machine)
@@ -24,8 +31,10 @@ def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, ma
 
 @contextmanager
 def reading_layers() -> Generator[None]:
-    """Turns what cannot be derived inside, of the layers and tensors of a file, into a ProgramError: figures and warnings ask
-    more of them than a run does."""
+    """Return a context in which errors of deriving figures from a file's layers and tensors become a ProgramError.
+
+    Arithmetic, lookup, type, value, attribute and assertion errors do. Reports ask more of layers than a run does.
+    """
     try:
         yield
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as fault:
@@ -33,7 +42,7 @@ def reading_layers() -> Generator[None]:
 
 
 def _check_graph(segments: Sequence[Region | HostSubgraph], graph: Graph) -> None:
-    """The integer graph computes every port of the regions from what came before it."""
+    """Raise ProgramError where a region's node reads a tensor before it is made, or a port or state is made by none."""
     produced_tensors = set(graph.constants)
     nodes = {n.name for n in graph.nodes}
     for region in segments:
@@ -57,7 +66,7 @@ def _check_graph(segments: Sequence[Region | HostSubgraph], graph: Graph) -> Non
 
 
 def _check_state(state: State, graph: Graph, produced_tensors: Collection[str]) -> None:
-    """Check that the tensor a run leaves in a state is the one that the next run reads."""
+    """Raise ProgramError where a state is not made, or is left in another type than the next run reads."""
     name = state.port.model
     if state.present_tensor not in produced_tensors or state.present_tensor not in graph.types:
         raise ProgramError(f"graph: no node makes the state {name!r}")
@@ -67,7 +76,7 @@ def _check_state(state: State, graph: Graph, produced_tensors: Collection[str]) 
 
 
 def _check_operators(graph: Graph, machine: Machine) -> None:
-    """Check that operators have tensors of the right kinds, so that the report's queries succeed."""
+    """Raise ProgramError where a node's tensor has no type, or a convolution does not fit its tensors."""
     for node in graph.nodes:
         missing = next((n for n in (*node.inputs, *node.outputs) if n and n not in graph.types), None)
         if missing is not None:
@@ -81,7 +90,7 @@ def _check_operators(graph: Graph, machine: Machine) -> None:
 
 
 def _check_results(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
-    """Check that each layer's tensor is the one that its node makes, and lies inside its memory."""
+    """Raise ProgramError where a layer's result is not its node's output, or does not lie inside its memory."""
     output_by_node = {n.name: n.outputs[0] for n in graph.nodes}
     for region in (s for s in segments if isinstance(s, Region)):
         sizes = {s.name: s.memory.size for s in machine.chip.spaces} | {"dram": region.dram_bytes}
