@@ -1,7 +1,7 @@
-"""Plans in which no tensor leaves the SRAM, in as little of it as can be.
+"""Plan a region with no tensor in DRAM between layers, in as little SRAM as possible (`--optimize memory`).
 
-The order of layers has the fewest live bytes; each layer takes the least that it needs beside them; tiles are the fastest that
-leave it at that.
+Layers run in the order of fewest live bytes that a search finds. Beside the live tensors each layer takes as little as
+it can. Tiles are the fastest that leave the peak at that. `reorder_layers` gives the order alone to other goals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until 
 
 
 def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
-    """The plan of least SRAM in which no tensor leaves it; None where the SRAM does not hold all that is live at once."""
+    """Return the plan of least SRAM without spills; None where the SRAM does not hold all that is live at once."""
     best: PlannedRegion | None = None
     for order in sorted(_plan_orders(planning), key=lambda planner: planner.fewest_bytes):
         if best is None or (order.fewest_bytes < best.peak_bytes and not order.steps.over):
@@ -34,20 +34,22 @@ def plan_all_resident(planning: RegionInput) -> PlannedRegion | None:
 
 
 def reorder_layers(planning: RegionInput) -> RegionInput | None:
-    """Return the region with its layers in an order of fewer live bytes; None where none is found, and with states."""
+    """Return the region with its layers in an order of fewer live bytes; None where none is found, or the region has
+    states.
+    """
     in_order, *others = _plan_orders(planning)
     return next((other.planning for other in others if other.fewest_bytes < in_order.fewest_bytes), None)
 
 
 def _plan_orders(planning: RegionInput) -> list[AllResidentPlanner]:
-    """Return a planner of the order of layers as it is, and one of the order that the search finds, if it finds another."""
+    """Return a planner of the given order, and one of the order that the search finds, if that is another."""
     in_order = AllResidentPlanner(planning)
     nodes = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
     return [in_order] if nodes is None else [in_order, AllResidentPlanner(replace(planning, nodes=nodes))]
 
 
 def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
-    """The plan of one order in the first of the tried sizes in which it can be placed."""
+    """Return the plan in the smallest tried SRAM in which one order can be placed; None where none can."""
     align = order.chip.sram.alignment_bytes
     if order.fewest_bytes > order.size:
         return None
@@ -62,7 +64,7 @@ def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
 
 
 class AllResidentPlanner(LayerByLayer):
-    """The planner of a region's layers in one order, with every tensor in SRAM."""
+    """The planner of a region's layers in one order, with every tensor but the ports in SRAM."""
 
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
@@ -72,18 +74,18 @@ class AllResidentPlanner(LayerByLayer):
 
     @property
     def fewest_bytes(self) -> int:
-        """The most over all steps of what is live and what the layer needs beside it."""
+        """The peak over all steps of the live tensors and the least that the layer needs beside them."""
         live = (needed_bytes + used for needed_bytes, used in zip(self.staging, self._live_bytes(self.resident_roots)))
         return max(live, default=0)
 
     def plan_tiles(self) -> PlannedRegion | None:
-        """The faster of the plans by both ways of comparing tiles; None where something has no place."""
+        """Return the faster of the plans by the two ways of comparing tilings; None where no plan can be placed."""
         tiled = (self.tile(self.resident_roots, 1.0, by) for by in (ALONE, AMID))
         plans = (self.place(planned, self.resident_roots) for planned in tiled if planned is not None)
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
     def search_order(self) -> list[Node] | None:
-        """The nodes in the order of fewest live bytes that is found; None where that is the one given."""
+        """Return the nodes in an order of fewer live bytes; None where the search keeps the given one."""
         producers = {layer.node.outputs[0]: index for index, layer in enumerate(self.layers)}
         operators: list[Operator] = []
         for index, layer in enumerate(self.layers):
@@ -96,9 +98,9 @@ class AllResidentPlanner(LayerByLayer):
         return None if list(best_order.order) == [op.name for op in operators] else self._behind_sources(best_order.order)
 
     def _tensors_read(self, name: str, producers: Mapping[str, int], before: int) -> list[str]:
-        """The tensors that must be live for one to be read.
+        """Return the tensors that must be live for `name` to be read by layer `before`.
 
-        It is the tensor itself; where it is the root of others, all tensors in that root that earlier layers write.
+        It is the tensor itself, or, for a root of others, all tensors in that root that earlier layers write.
         """
         root = self.views[name].root
         if name in producers and name != root:
@@ -106,7 +108,7 @@ class AllResidentPlanner(LayerByLayer):
         return [n for n, index in producers.items() if index < before and self.views[n].root == root] or [name]
 
     def _sizes(self, outputs: Collection[str]) -> dict[str, int]:
-        """The bytes of each output, without the parts of it that other layers write; 0 for ports."""
+        """Return the bytes of each output, without the parts of it that other layers write; 0 for ports."""
         sizes = {n: self.graph.types[n].size_bytes if self.views[n].root in self.resident_roots else 0 for n in outputs}
         for name in outputs:
             if name == self.views[name].root and name in self.resident_roots:
@@ -115,7 +117,7 @@ class AllResidentPlanner(LayerByLayer):
         return sizes
 
     def _behind_sources(self, names: Sequence[str]) -> list[Node]:
-        """All nodes, the layers in this order, and what only looks at tensors as soon as they are there."""
+        """Return all nodes: layers in the order of `names`, and each view-only node as soon as its inputs exist."""
         by_name = {node.name: node for node in self.planning.nodes}
         views = [node for node in self.planning.nodes if node.name not in frozenset(names)]
         waiting = {out for node in self.planning.nodes for out in node.outputs}

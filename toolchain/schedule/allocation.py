@@ -1,4 +1,8 @@
-"""Addresses of a region's roots and slots in one memory."""
+"""Place the buffers of a plan: an address for every resident root and every slot, in each on-chip memory.
+
+This is the last step of planning. Live ranges of buffers are in steps, the indices of layers; `memory.place` finds the
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less re
 
 @dataclass(frozen=True)
 class ResidentRoot:
-    """A resident root: the steps during which it lives, and the bytes of it that lie in SRAM."""
+    """A root in SRAM. `storage` has its live range, `size_bytes` what it takes of the SRAM, perhaps only its latest
+    rows.
+    """
 
     storage: Storage
     size_bytes: int
@@ -27,9 +33,10 @@ class ResidentRoot:
 class Allocation:
     """The buffers of a plan, to be placed in the memories of a chip.
 
-    `together`: for each layer of a cascade, all its layers; what one needs lives as long as they run. `beside_next`:
-    layers beside which the next one may run. `early`: loads go ahead of the layer before. `in_place`: resident roots that may
-    take the place of others, where not all have one of their own.
+    `together`: for each layer of a cascade, all of its layers; buffers of one live as long as all run. `beside_next`:
+    layers beside which the next one may run; their slots outlive them by one step where that fits. `early`: slots of
+    constants are live one step early where that fits, so that they can be loaded ahead. `in_place`: by root, the root
+    in whose place it may lie where not all fit otherwise.
     """
 
     chip: Chip
@@ -41,9 +48,9 @@ class Allocation:
     in_place: Mapping[str, str]
 
     def in_memories(self, searched: bool = True) -> dict[int, Placement] | None:
-        """The placement in each memory; None where some buffer has no place.
+        """Return the placement in each memory; None where some buffer has no place.
 
-        `searched`: a search follows where no single order of the buffers fits.
+        `searched`: a search follows where no simple order of the buffers fits.
         """
         used = {item.space for planned in self.planned for item in (*planned.rings, *planned.fetches)}
         placements: dict[int, Placement] = {}
@@ -55,7 +62,7 @@ class Allocation:
         return placements
 
     def count_used_bytes(self, space: int) -> list[int]:
-        """The bytes of a memory that are in use while each layer runs."""
+        """Return, for each layer, the bytes of a memory that are live while it runs."""
         align, used_bytes = self.chip.spaces[space].memory.alignment_bytes, [0] * len(self.planned)
         buffers = {b.name: b for b in self.buffers(space)}
         for buffer in buffers.values():
@@ -82,8 +89,11 @@ class Allocation:
         return None
 
     def buffers(self, space: int, early: int = 0, late: int = 0, in_place: bool = False) -> list[Buffer]:
-        """Resident roots, which lie in the SRAM, and slots. `early`, `late`: steps by which slots outlive their own.
-        `in_place`: roots may take the place of others."""
+        """Return the buffers of one memory: resident roots (SRAM only), slots and prefetched constants.
+
+        `early`, `late`: steps by which slots begin earlier or end later than their layer. `in_place`: roots may take
+        others' places.
+        """
         align, beside_next = self.chip.spaces[space].memory.alignment_bytes, frozenset(self.beside_next)
         homes = [
             Buffer(
@@ -113,5 +123,5 @@ class Allocation:
 
 
 def _since(step: int, ring: Ring, early: int) -> int:
-    """Constant blocks may be fetched while the layer before still runs."""
+    """Return the first step of a slot: constants may be loaded while the layer before still runs."""
     return max(0, step - early) if ring.of_constants else step

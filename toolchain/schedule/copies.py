@@ -1,4 +1,8 @@
-"""Boxes of tensors as DMA copies: contiguous runs merged, matrices turned, what exceeds the engine's dimensions unrolled."""
+"""Turn moves of strided boxes into DMA operations (`Copy`, `Fill`), by what one operation of the engine can do.
+
+Contiguous runs are merged, matrices transposed where the engine can, loops beyond its dimensions and counts written
+out. Lowering of loads, stores and data-movement operators uses it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Stride:
-    """One loop of a copy, in bytes."""
+    """One loop of a copy: its count, and the bytes that each step goes on at the source and the target."""
 
     count: int
     source: int
@@ -31,10 +35,11 @@ class Stride:
 
 @dataclass(frozen=True)
 class CopyEngine:
-    """A DMA channel and the forms of copy that it has.
+    """The forms of copy that a DMA channel has.
 
-    `dimensions`: of a copy. `element_type`: number of the type that it fills and transposes. `most`: the largest count, and the
-    most bytes of a run; 0: any.
+    `channel`: its number in operations. `dimensions`: loops around a contiguous run in one operation. `transposes`: it
+    can transpose a matrix of elements. `element_type`: number of the type that it fills and transposes. `most`: limit
+    of each loop's count and of a run's bytes; 0: none.
     """
 
     channel: int
@@ -45,14 +50,15 @@ class CopyEngine:
 
 
 def dram_alignment(chip: Chip) -> int:
-    """Bytes of which tensors and constants begin at a multiple in DRAM. Transfers are charged in whole bursts, so nothing begins
-    inside one."""
+    """Return the bytes of which every tensor and constant begins at a multiple in DRAM: whole bursts, and 16."""
     return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
 
 
 def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, engine: CopyEngine) -> Iterator[Copy]:
-    """The copies that move a box, each of at most the engine's dimensions. `strides`: outermost first, over elements of
-    `item_bytes`."""
+    """Yield the copies that move a box from `source` to `target`.
+
+    `strides`: loops over elements of `item_bytes`, outermost first.
+    """
     for run in _unroll(strides, item_bytes, engine):
         outer, first, second, third = run.loops
         for source_offset, target_offset in run.offsets:
@@ -76,7 +82,7 @@ def copies(source: Location, target: Location, strides: Sequence[Stride], item_b
 def fills(
     target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, engine: CopyEngine
 ) -> Iterator[Fill]:
-    """The box of these sizes and byte strides set to one code."""
+    """Yield the fills that set a box to one code. `sizes` in elements, `strides` in bytes, outermost first."""
     for run in _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, engine):
         for _, target_offset in run.offsets:
             yield Fill(
@@ -92,10 +98,10 @@ def fills(
 
 @dataclass(frozen=True)
 class _Unrolled:
-    """Copies that differ in their offsets alone.
+    """Operations that are equal but for their offsets.
 
-    `loops`: the four that one instruction runs over contiguous runs. `offsets`: source and target of each instruction.
-    `transposes`: the last loop and the run are a matrix that is transposed.
+    `inner_bytes`: of the contiguous run. `loops`: four around it, outermost first. `offsets`: bytes from source and
+    target of each operation. `transposes`: the last loop and the run are a matrix that is transposed.
     """
 
     inner_bytes: int
@@ -120,7 +126,10 @@ class _Unrolled:
 
 
 def _unroll(strides: Sequence[Stride], item_bytes: int, engine: CopyEngine) -> Iterator[_Unrolled]:
-    """The innermost loops up to the engine's dimensions, the others written out; several where loops are too long for one."""
+    """Yield groups of operations for a box: the innermost loops as far as the engine goes, the others as offsets.
+
+    There are several groups where loops are longer than the engine's counts.
+    """
     merged, inner_bytes = merge(strides, item_bytes)
     most = engine.most // item_bytes
     loops = [*merged, Stride(inner_bytes // item_bytes, item_bytes, item_bytes)]
@@ -142,7 +151,9 @@ def _unroll(strides: Sequence[Stride], item_bytes: int, engine: CopyEngine) -> I
 
 
 def _within(loops: Sequence[Stride], most: int) -> Iterator[tuple[tuple[int, int], Sequence[Stride]]]:
-    """Parts whose loops have at most so many steps (0: any number), each with where it begins at the source and at the target."""
+    """Yield parts of the loops with at most `most` steps each (0: any number), each with its offsets at source and
+    target.
+    """
     long = next((i for i, s in enumerate(loops) if most and s.count > most), None)
     if long is None:
         yield (0, 0), loops
@@ -155,14 +166,19 @@ def _within(loops: Sequence[Stride], most: int) -> Iterator[tuple[tuple[int, int
 
 
 def _matrix(loops: Sequence[Stride], run_bytes: int, item_bytes: int) -> tuple[Stride, Stride] | None:
-    """(columns, rows) of a matrix to turn: the loops that run on at the source and at the target; None where there is none."""
+    """Return the loops (columns, rows) of a matrix to transpose; None where there is none.
+
+    Columns are contiguous at the source, rows at the target.
+    """
     columns = next((s for s in loops if s.source == item_bytes), None)
     rows = next((s for s in loops if s.target == item_bytes), None)
     return (columns, rows) if run_bytes == item_bytes and columns and rows and columns is not rows else None
 
 
 def merge(strides: Sequence[Stride], item_bytes: int) -> tuple[list[Stride], int]:
-    """Loops of count 1 dropped, neighbours that continue each other joined; -> (loops, bytes of the contiguous run)."""
+    """Return (loops, bytes of the contiguous run): loops of count 1 dropped, neighbours that continue each other
+    joined.
+    """
     loops: list[Stride] = []
     for s in strides:
         if s.count == 1:

@@ -1,4 +1,8 @@
-"""The goals of planning: the objective by which a plan is chosen, and the SRAM that it may take."""
+"""The goals of planning: what a plan is chosen for (`--optimize`), how much SRAM it may take, and its candidates.
+
+`candidate_plans` is the entrance to the planner for one region. The caller (`toolchain/compiler.py`) links and times
+the candidates and takes one.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,12 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 @dataclass(frozen=True)
 class Goal:
-    """The objective of planning, and its limits.
+    """The objective of planning, with its limits.
 
-    `sram_bytes`: that a plan may take; None: all of the machine's. `shares_blocks`: equal blocks of layers are one program, so
-    that nothing is prefetched across them. `tolerance`: the share of the fewest cycles that a balanced plan may take beyond them.
+    `objective`: fewest cycles; balanced, the least energy within `tolerance` of that; least SRAM (memory); least DRAM
+    traffic; least energy. `sram_bytes`: SRAM that a plan may take; None: all of the machine's. `shares_blocks`: equal
+    blocks of layers shall be one program, so that nothing is prefetched across them. `tolerance`: share of the fewest
+    cycles that a balanced plan may take beyond them.
     """
 
     objective: Objective = "cycles"
@@ -33,11 +39,15 @@ class Goal:
 
     @property
     def most(self) -> float:
-        """A plan may take so many times the fewest cycles for less energy."""
+        """The most cycles of a plan that is taken for its energy, as a multiple of the fewest."""
         return 1 + self.tolerance if self.objective == "balanced" else 1.0
 
     def require(self, chip: Chip, level: int) -> None:
-        """Raises CompileError where the machine or the level has no such plans."""
+        """Raise CompileError where the machine or the level has no plans for this goal.
+
+        These are energy without the machine's `energy` section, memory at a level without residency, and more SRAM than
+        there is.
+        """
         if self.objective == "energy" and chip.energy is None:
             raise CompileError(f"--optimize energy: {chip.name} does not say what a product and a byte take (energy)")
         if self.objective == "memory" and not LEVELS[level].residency:
@@ -47,11 +57,11 @@ class Goal:
             raise CompileError(f"--sram-budget {budget}: {chip.name} has {size} (memories.sram.size)")
 
     def limit_chip(self, chip: Chip) -> Chip:
-        """The machine as plans see it."""
+        """Return the machine with as much SRAM as plans may use."""
         return chip if self.sram_bytes is None else chip.with_sram(self.sram_bytes)
 
     def options(self, level: int) -> Options:
-        """The options of a level, as far as the goal allows them."""
+        """Return the switches of a level, without prefetching where equal blocks shall be one program."""
         return replace(LEVELS[level], prefetch=False) if self.shares_blocks else LEVELS[level]
 
 
@@ -59,8 +69,10 @@ CYCLES, BALANCED = Goal(), Goal("balanced")
 
 
 def _best_of_each(plans: Sequence[PlannedRegion]) -> list[PlannedRegion]:
-    """The plan of fewest cycles, and the one that spills least. Where the first is a raced one, the best of the others too,
-    whose waits are expected better."""
+    """Return the plans of fewest cycles and of least spilled bytes.
+
+    Where the first is a raced one, the best of the others is added, whose expected cycles are more reliable.
+    """
     best = min(plans, key=lambda plan: plan.cycles)
     others = [plan for plan in plans if not plan.raced] if best.raced else []
     least = min(plans, key=lambda plan: (plan.spilled_bytes, plan.cycles))
@@ -69,7 +81,11 @@ def _best_of_each(plans: Sequence[PlannedRegion]) -> list[PlannedRegion]:
 
 
 def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
-    """The plans among which the goal decides. Raises CompileError."""
+    """Plan a region and return the plans among which the goal decides, at least one.
+
+    Raise CompileError where a layer cannot fit its memories, with the smallest SRAM that would do. A search that ran
+    out of steps gives one plan.
+    """
     planner, objective = RegionPlanner(planning), goal.objective
     if objective in ("balanced", "cycles"):
         plans = planner.search_plans()

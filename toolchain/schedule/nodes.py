@@ -1,11 +1,14 @@
-"""The nodes of a region's schedule: what is done in which loops, and where what it touches lies meanwhile.
+"""The nodes of a region's schedule: loops over tiles, and where tensors and buffers lie meanwhile. A region is a part
+for the chip.
 
-A region is tensors (`Alloc`), and behind them layers and cascades, one after the other. A cascade is `Loop`s around layers that
-take turns: over rows of the last one, or over blocks and rows. A layer is `Ring`s and `Fetch`es, inside them `Loop`s from the
-outermost, inside those one `Call`; what is moved is a `Call` alone.
+A `RegionTree` is tensors (`TensorAlloc`), then layers and cascades in the order in which they run. A cascade is layers
+that take turns, stripe by stripe: `Loop`s over rows of the last layer's output, or over blocks and rows. A layer is its
+tile buffers (`Ring`) and prefetches (`Fetch`), around `Loop`s from the outermost, around one `Call`. Data movement is a
+`Call` alone.
 
-What nodes do not say (addresses, live ranges, which of equal units takes a tile) follows from them; plans have it beside them.
-`note` is what a person is told beside a node, `line` where it stands in a file; nodes that differ in nothing else are equal.
+`schedule.parser` makes these nodes of text, `schedule.text` writes them. Plans (`schedule.plan`) are subclasses that
+add tilings, cycles and addresses, which follow from the nodes. Fields with `compare=False` are such additions: nodes
+that differ in nothing else are equal. `note` is a comment for people, `line` the line in the schedule's file (0: none).
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ _LETTERS = {role: letter for letter, role in ROLES.items()}
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that owns its storage. `rows`: of a feature map, so many of the latest are kept; 0: all of it."""
+    """A tensor that owns its storage. `rows`: the buffer holds so many of the latest rows of this feature map; 0: all
+    of it.
+    """
 
     name: str
     rows: int = 0
@@ -37,26 +42,32 @@ class Tensor:
 
 @dataclass(frozen=True)
 class OperandBuffer:
-    """Tiles of one operand pass through it: the input or constant of this number, in the order in which tile tasks name them."""
+    """The buffer through which tiles of one operand pass.
+
+    `number`: which of the inputs or constants it is, in the order in which tile tasks name them. It is 0 for the
+    output.
+    """
 
     role: Role
     number: int = 0
 
     @property
     def key(self) -> str:
-        """The name that timing and placement have for it: r0, r1, ... of inputs, b0, ... of constants, w of the output."""
+        """The short name of the buffer in plans: r0, r1, ... of inputs, b0, b1, ... of constants, w of the output."""
         return "w" if self.role == "output" else f"{_LETTERS[self.role]}{self.number}"
 
     @classmethod
     def of_key(cls, key: str) -> OperandBuffer:
-        """The buffer of that name."""
+        """Return the buffer of such a short name."""
         return cls(ROLES[key[0]], int(key[1:] or 0))
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The next constants of a layer, so many in the order of their first use. They are fetched behind the loads of another layer,
-    or of the same, each to a place of its own."""
+    """The prefetch of the next `constants` constants of a layer, in the order of their first use.
+
+    They are loaded after the loads of the layer `after_layer`, which may be the same one, each to a place of its own.
+    """
 
     constants: int
     after_layer: str
@@ -64,10 +75,10 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Call:
-    """A layer's tiles, one after the other, each on the unit of these that is free first.
+    """The tiles of a layer, one after the other, each on the unit of `units` that ends it first.
 
-    `units`: () for data movement, or any that can. `dataflow`, `mode`: of the array, "" for its first. `inline`: of data
-    movement: units read and write the data where it lies.
+    `units`: names of units; (): any that can, or data movement. `dataflow`, `mode`: of the array, "": its first.
+    `inline`: for data movement, no data moves: units read and write them where they lie.
     """
 
     layer: str
@@ -81,7 +92,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop over an axis by `step`. A plan adds `size`, the number of items."""
+    """A loop over an axis, `step` items at a time. `size`, the number of items, is added by a plan."""
 
     axis: str
     step: int
@@ -92,8 +103,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class Alloc:
-    """A buffer lies in a memory while the layer runs that has it; a tensor from the first layer that touches it to the last.
-    `memory` is "" for prefetched constants, which lie where units read them."""
+    """A buffer in a memory. A tensor's is live from the first to the last layer that touches it, any other while its
+    layer runs.
+
+    `memory`: name of the memory, "" for prefetched constants, which lie where units read them. `slots`: number of slots
+    of a tile buffer; "all": one for each tile that passes through.
+    """
 
     buffer: Tensor | OperandBuffer | Prefetch
     memory: str
@@ -104,7 +119,10 @@ class Alloc:
 
 @dataclass(frozen=True)
 class Ring(Alloc):
-    """An operand's slots. A plan adds the bytes of each slot and the memory as a code of `chip.spaces`."""
+    """The tile buffer of an operand: one or several slots through which its tiles pass.
+
+    A plan adds `sizes`, the bytes of each slot, and `space`, the number of the memory in `chip.spaces`.
+    """
 
     buffer: OperandBuffer
     sizes: tuple[int, ...] = field(default=(), compare=False)
@@ -116,6 +134,7 @@ class Ring(Alloc):
 
     @property
     def copies(self) -> int:
+        """The number of slots, once a plan has set their sizes."""
         return len(self.sizes)
 
     @property
@@ -125,11 +144,13 @@ class Ring(Alloc):
 
 @dataclass(frozen=True)
 class Fetch(Alloc):
-    """A prefetch. A plan adds the constants, which lie one behind the other in DRAM and in a slot of their own.
+    """A prefetch of constants. They lie one after the other in DRAM and in a slot of their own. All fields but `buffer`
+    are of plans.
 
-    `number`: its place among the layer's fetches. `since`: index of the layer behind whose loads pieces are brought. `offsets`:
-    bytes from the slot's start, by key of the block. `bytes_by_tile`: by tile of the layer, bytes that it and those before it
-    read.
+    `number`: its place among the layer's fetches. `blocks`: the constant blocks. `offsets`: bytes from the slot's
+    start, by key of the block. `bytes_by_tile`: by index of a tile of the layer, the bytes that this tile and those
+    before it read. `since`: index of the layer after whose loads it is fetched. `space`: number of the memory of the
+    slot.
     """
 
     buffer: Prefetch
@@ -149,14 +170,14 @@ class Fetch(Alloc):
 
 @dataclass(frozen=True)
 class TensorAlloc(Alloc):
-    """A tensor that owns its storage lies in SRAM or DRAM."""
+    """A tensor that owns its storage, in SRAM or DRAM."""
 
     buffer: Tensor
 
 
 @dataclass(frozen=True)
 class LayerTree:
-    """A layer: its loops from the outermost around one call, its rings and fetches around them."""
+    """A layer: its loops from the outermost around one call, with its tile buffers and prefetches."""
 
     call: Call
     loops: tuple[Loop, ...] = ()
@@ -169,13 +190,16 @@ class LayerTree:
 
     @property
     def steps(self) -> dict[str, int]:
+        """The step of each loop by its axis."""
         return {loop.axis: loop.step for loop in self.loops}
 
 
 @dataclass(frozen=True)
 class CascadeTree:
-    """Layers that take turns. `loops`: over rows of the last one; in front of it there may be one over blocks of channels or
-    columns."""
+    """Layers that take turns, stripe by stripe.
+
+    `loops`: one over rows of the last layer, and around it perhaps one over blocks of channels or columns.
+    """
 
     loops: tuple[Loop, ...]
     layers: tuple[LayerTree, ...]
@@ -183,9 +207,13 @@ class CascadeTree:
 
 @dataclass(frozen=True)
 class RegionTree:
-    """The schedule of a region, by its place in the model. `level`: whose way of laying out tensors and moving loads it has
-    (`schedule.options`), -1: that of the build. `within`: bytes of SRAM that it has, 0: all. `sample`: of the program of one
-    sample, which is repeated. `file`: that it is of."""
+    """The schedule of one region. `region`: index of its segment in the model.
+
+    `level`: the optimization level whose switches decide what the nodes leave open. -1: that of the build. `sample`: it
+    is the schedule of one sample of a batch, whose program is repeated. `entry`: the entry of the file that it is for
+    (one set of input shapes). `within`: bytes of SRAM that it may use, 0: all. `file`: name of the schedule's file, for
+    messages.
+    """
 
     region: int
     tensors: tuple[TensorAlloc, ...]
@@ -205,5 +233,5 @@ class RegionTree:
 
 
 def layers_of(part: LayerTree | CascadeTree) -> tuple[LayerTree, ...]:
-    """The layers of a cascade, or the layer itself."""
+    """Return the layers of a cascade, or the layer itself."""
     return part.layers if isinstance(part, CascadeTree) else (part,)

@@ -1,4 +1,6 @@
-"""The input of planning: one region, and what each optimization level switches on."""
+"""The input of planning: one region (`RegionInput`), the switches of each optimization level, and a counter of search
+steps.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,16 @@ from toolchain.ir.graph import Graph, Node
 
 @dataclass(frozen=True)
 class Options:
-    """The switches of one optimization level.
+    """The switches of one optimization level; `LEVELS[n]` has those of -On.
 
-    `fuse`: tables and residual sums into their producers; clamps always are. `double_buffer`: load while computing.
-    `residency`: tensors stay in SRAM between layers. `cascades`: layers run in turns, and in other orders. `prefetch`: constants
-    are prefetched. `in_place`: slices are views, Concat parts are written in place. `tilings`: how many are timed for each
-    layer. `repeat_cycles`: a batch is the repeated program of one sample, unless that takes more than so many times the cycles
-    of a program for the batch. `call_cycles`: repeated code becomes a called block, unless that takes more than so many times
-    the cycles. `near`: the search of cascades ends within so many times its lower bound. `rounds`: paths that it takes at most.
-    `simulated`: plans are compared by simulated cycles, not expected ones.
+    `fuse`: tables and residual sums become epilogues of their producers; clamps always do. `double_buffer`: tiles are
+    loaded while others are computed. `residency`: tensors stay in SRAM between layers. `cascades`: layers may take
+    turns stripe by stripe, and run in other orders. `prefetch`: constants of later layers are loaded early. `in_place`:
+    slices are views, and parts of a Concat are written in its storage. `tilings`: how many are timed for each layer.
+    `repeat_cycles`: a batch repeats the program of one sample where that takes at most so many times the cycles.
+    `call_cycles`: repeated code becomes a called block where that takes at most so many times the cycles. `near`: the
+    search of cascades ends within so many times its lower bound. `rounds`: paths that it plans at most. `simulated`:
+    plans are compared by simulated cycles instead of expected ones.
     """
 
     fuse: bool
@@ -46,10 +49,10 @@ LEVELS = (
 
 
 class SearchSteps:
-    """Count the steps of a build's searches, and end them.
+    """A counter of the search steps of a build, which also ends the searches.
 
-    A step is one candidate that is costed: a tiling of a layer in a plan, a cascade, or a placed plan. A search that is over
-    still gives a plan, of what it has costed so far.
+    A step is one candidate that is costed: a tiling of a layer, a cascade, or a placed plan. A search that is ended
+    still gives a plan, of what it has costed so far. `count`: steps so far. `over`: the searches are to end.
     """
 
     def __init__(
@@ -58,19 +61,19 @@ class SearchSteps:
         is_late: Callable[[], bool] | None = None,
         show: Callable[[str, int, int], None] | None = None,
     ):
-        """Set the limit of the searches.
+        """Set when searches end and how they are shown.
 
-        `most`: steps until searches end. `is_late`: is called before each step; searches end once it is true, and at the same
-        step with `most` equal to the `count`. `show`: is called with the stage, the layer at work
-        and the number of layers.
+        `most`: number of steps; None: any number. `is_late`: called before each step; searches end once it returns
+        true. With `most` equal to the `count` of such a run they end at the same step. `show`: called with the stage,
+        the index of the layer and the number of layers.
         """
         self._most, self._is_late, self._show = most, is_late, show
         self.count, self.over = 0, False
 
     def take(self, stage: str = "", layer: int = 0, layers: int = 0) -> None:
-        """Count a step, unless this one ends the searches or they are over.
+        """Count one step, or set `over` where the limit is reached. It raises nothing: searches look at `over`.
 
-        `stage`: is shown with the layer at work, where given.
+        `stage`: if given, it is shown with the layer.
         """
         self.over = self.over or self.count == self._most or (self._is_late is not None and self._is_late())
         if not self.over:
@@ -81,10 +84,11 @@ class SearchSteps:
 
 @dataclass(frozen=True)
 class RegionInput:
-    """The input of planning: nodes of one region, in an order that runs, of an integer graph.
+    """The input of planning: the nodes of one region of an integer graph, in an order that can run.
 
-    `inputs`, `outputs`: tensors that enter and leave the region. `inline`: data-movement operators, by name, whose data units
-    read and write where it lies, or not; it is open for others. `steps`: of all searches of the build.
+    `inputs`, `outputs`: tensors that enter and leave the region. `inline`: for data-movement operators by name, whether
+    units use their data in place (True) or they are moved (False). Others are decided by the planner. `steps`: the
+    counter of all searches of the build; it changes.
     """
 
     graph: Graph

@@ -1,6 +1,9 @@
-"""A plan is the schedule of a region (`schedule.nodes`) with what a machine adds to it.
+"""A plan: the schedule of a region (`schedule.nodes`) with everything that a machine adds to it.
 
-Layers get tilings, units and cycles, cascades their stripes, tensors their bytes, and the region every address.
+Layers get tilings, units and cycles, cascades their stripes, tensors their bytes, and the region every on-chip address.
+The planners (`schedule.region_planner`) make plans; `codegen.link` takes one and adds the addresses in DRAM. All values
+are frozen. A root is a tensor with storage of its own; views are tensors inside a root. A step is the index of a layer
+in the order in which layers run.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _LATENCIES = 4  # in what is brought in one go at least
 
 
 class PartCut(NamedTuple):
-    """Bytes [start, stop) of a part, by its place among those that a layer fetches."""
+    """Bytes [start, stop) of a prefetch. `part`: its index in `PlannedRegion.fetched` of the layer that issues it."""
 
     part: int
     start: int
@@ -50,7 +53,7 @@ VisitedStripes = Sequence[Sequence[tuple[int, Sequence[TileTask]] | BufferShift 
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes of one root during steps [start, end)."""
+    """The bytes of one root and its live range, steps [start, end). `touches`: how many nodes write or read it."""
 
     name: str
     size_bytes: int
@@ -61,25 +64,27 @@ class Storage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedTensor(TensorAlloc):
-    """A tensor of a plan, which holds its bytes from the first layer that touches it to the last."""
+    """A root of a plan, in SRAM or DRAM."""
 
     storage: Storage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedLayer(LayerTree):
-    """A layer of a plan. One that is not a `TiledLayer` is moved: data is copied between the homes of its tensors."""
+    """A layer of a plan. One that is no `TiledLayer` moves data between its tensors by DMA."""
 
     layer: Layer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TiledLayer(PlannedLayer):
-    """A layer that is computed tile by tile, with the number of its tiles and their expected cycles.
+    """A layer that is computed tile by tile.
 
-    `units`: that may run its tiles. `staging_bytes`: that its rings take of each memory. `moved_bytes`: between DRAM and the
-    chip; 0 where tilings are not compared by it. `assigned`: units that run its tiles one by one; none where the machine leaves
-    no choice. Constants that are fetched pass through no ring, all or the first of them.
+    `units`: units that may run its tiles. `assigned`: the unit of each tile in order; (): the machine leaves no choice.
+    `staging_bytes`: what its tile buffers take of each memory. `tile_count`: number of tile tasks. `cycles`: expected
+    cycles of the layer alone. `busy_cycles`: cycles of its busiest queue (a unit or DMA channel), without waits.
+    `moved_bytes`: bytes between DRAM and the chip; 0 where tilings are not compared by it. Prefetched constants, all or
+    the first of them, pass through no tile buffer.
     """
 
     tiling: Tiling
@@ -95,7 +100,7 @@ class TiledLayer(PlannedLayer):
     def of(
         cls, layer: Layer, tiling: Tiling, rings: tuple[Ring, ...], units: tuple[Unit, ...], tiles: int, times: tuple[int, float]
     ) -> TiledLayer:
-        """The layer by a tiling. `tiles`: their number. `times`: its cycles, and those of its busiest queue."""
+        """Return the layer by one tiling. `tiles`: number of its tile tasks. `times`: (cycles, busy_cycles)."""
         return cls(
             _call(layer, tiling, units),
             _loops(layer, tiling),
@@ -110,17 +115,19 @@ class TiledLayer(PlannedLayer):
         )
 
     def as_layer(self, layer: Layer) -> TiledLayer:
-        """The same of another layer that equals this one."""
+        """Return the same plan for another layer that equals this one in everything but its name and constants."""
         return self if layer is self.layer else replace(self, layer=layer, call=replace(self.call, layer=layer.node.name))
 
     def tasks(self, extent: Extent | None = None) -> Iterator[TileTask]:
-        """The tiles in order, all or those of a part of the output."""
+        """Return the tile tasks in order: all, or those that compute part `extent` of the output."""
         return self.layer.tiled.nest(self.layer, self.tiling, extent).iterate_tasks()
 
 
 def _loops(layer: Layer, tiling: Tiling) -> tuple[Loop, ...]:
-    """The loops of a tiling, in the first order in which it is. Raises InternalError: an operator that lacks the loops of its
-    own tilings."""
+    """Return the loops of a tiling, in the first of the operator's loop orders that has this tiling.
+
+    Raise InternalError where none has it: a fault of the operator.
+    """
     for order in layer.loop_orders:
         steps = order.steps(tiling)
         if steps is not None:
@@ -139,10 +146,13 @@ def _call(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> Call:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedCascade(CascadeTree):
-    """Layers, from index `first` on, that are executed stripe by stripe; the last one has the cycles of all.
+    """Layers that take turns, stripe by stripe, from index `first` of the region on. The last one has the cycles of
+    all.
 
-    `visited`: the works of the stripes that stand for all, by layer, with what is repeated (`schedule.sampling`). `views`: of
-    tensors of which the latest rows are kept. `inside`: tensors that lie in SRAM. `moved_bytes`: between DRAM and the chip.
+    `stripes`: the steps of each stripe, and the rows of rolling buffers. `visited`: the steps that the cost model
+    times, with (index of the layer, its tile tasks) for each call; integers mark repeats (`schedule.sampling`).
+    `views`: of tensors of which only the latest rows are kept. `inside`: tensors that lie in SRAM. `moved_bytes`: bytes
+    between DRAM and the chip.
     """
 
     layers: tuple[TiledLayer, ...]
@@ -155,6 +165,7 @@ class PlannedCascade(CascadeTree):
 
     @property
     def indices(self) -> range:
+        """The indices of its layers in the region."""
         return range(self.first, self.first + len(self.layers))
 
 
@@ -163,10 +174,10 @@ Part = PlannedLayer | PlannedCascade
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRegion(RegionTree):
-    """The plan of one region: its schedule, with cycles and addresses.
+    """The plan of one region: schedule, expected cycles and addresses.
 
-    `views`: where tensors lie in their roots. `placements`: by memory, the addresses of roots and slots. `raced`: an alternative
-    to the plan of fewest expected cycles, kept because full timing may prefer it.
+    `views`: the root and strides of each activation. `placements`: by memory, the addresses of roots and slots.
+    `raced`: it is not the plan of fewest expected cycles, but may prove faster when all of its tiles are timed.
     """
 
     tensors: tuple[PlannedTensor, ...]
@@ -196,7 +207,10 @@ class PlannedRegion(RegionTree):
 
     @cached_property
     def spilled(self) -> tuple[Storage, ...]:
-        """The roots in DRAM, each live for all steps of the cascades in which its first and last step are."""
+        """The roots in DRAM.
+
+        The live range of each is extended to all steps of the cascades in which it begins and ends.
+        """
         together = steps_together(self.cascades)
         storages = (alloc.storage for alloc in self.tensors if alloc.memory == "dram")
         lives = ((storage, extend_life(storage.start, storage.end, together)) for storage in storages)
@@ -204,21 +218,24 @@ class PlannedRegion(RegionTree):
 
     @property
     def spilled_bytes(self) -> int:
-        """The bytes of the roots in DRAM, each counted once."""
+        """The sum of the bytes of the roots in DRAM."""
         return sum(storage.size_bytes for storage in self.spilled)
 
     @property
     def peak_bytes(self) -> int:
-        """The peak of the SRAM."""
+        """The SRAM that the plan uses: the end of the last byte."""
         return self.placements[Space.SRAM].peak_bytes
 
     @property
     def alone_cycles(self) -> int:
+        """The sum of the layers' expected cycles, each timed alone."""
         return alone_cycles(self.layers)
 
     @cached_property
     def fetched(self) -> Mapping[int, Sequence[tuple[int, Fetch]]]:
-        """Constants, and whose they are, by the layer behind whose loads they are fetched, in order."""
+        """The prefetches that each layer issues after its loads, by its index: (index of the layer that they are for,
+        prefetch), in order.
+        """
         fetches: dict[int, list[tuple[int, Fetch]]] = {}
         for index, planned in enumerate(self.layers):
             for part in planned.fetches:
@@ -227,20 +244,20 @@ class PlannedRegion(RegionTree):
 
     @cached_property
     def runs(self) -> tuple[int | PlannedCascade, ...]:
-        """The layers, by index, and cascades in the order in which they run."""
+        """The layers (by index) and cascades in the order in which they run one after the other."""
         firsts = accumulate((len(layers_of(part)) for part in self.parts), initial=0)
         return tuple(part if isinstance(part, PlannedCascade) else first for part, first in zip(self.parts, firsts))
 
     def steps(self) -> Iterator[int | Step]:
-        """The layers, and the steps of cascades, in the order in which they run."""
+        """Yield what runs in order: indices of layers, and calls, shifts and resets of cascades."""
         for run in self.runs:
             yield from (run,) if isinstance(run, int) else chain.from_iterable(run.stripes.steps)
 
     def cuts(self, layer: int, chip: Chip) -> list[list[PartCut]]:
-        """The pieces of prefetched constants behind the loads of each tile of a layer.
+        """Return, for each tile of a layer that prefetches, the pieces that are loaded after its own loads.
 
-        Pieces are as even as possible and long enough to be worth their latency. The layer's own constants come first, when its
-        tiles need them.
+        Pieces are as even as possible, and long enough to be worth their latency. Constants of the layer itself come by
+        the time that its tiles need them. The layer must be tiled and have an entry in `fetched`.
         """
         tiled, dram, pitch = self.layers[layer], chip.dram, dram_alignment(chip)
         assert isinstance(tiled, TiledLayer)
@@ -264,40 +281,42 @@ class PlannedRegion(RegionTree):
         return pieces
 
     def root(self, name: str) -> Location:
-        """The address of a resident root."""
+        """Return the address of a resident root."""
         return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
 
     def part(self, layer: int, part: Fetch) -> Location:
-        """The address of a prefetch's slot."""
+        """Return the address of the slot of a layer's prefetch."""
         return self.slot(layer, part.key, part.space, 0)
 
     def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
-        """The address of a slot of a layer's ring."""
+        """Return the address of slot `copy` of a layer's tile buffer. `role`: the buffer's key. `space`: number of its
+        memory.
+        """
         return Location(Space(space), self.placements[space].addresses[slot_name(layer, role, copy)])
 
 
 def slot_name(layer: int, role: str, copy: int) -> str:
-    """The name of the buffer that is placed for a slot."""
+    """Return the name by which a slot is placed. `role`: key of the tile buffer."""
     return f"{layer}:{role}:{copy}"
 
 
 def alone_cycles(layers: Iterable[PlannedLayer]) -> int:
-    """The sum of the layers' cycles, each timed alone."""
+    """Return the sum of the layers' expected cycles, each timed alone."""
     return sum(layer.cycles for layer in layers if isinstance(layer, TiledLayer))
 
 
 def flatten_parts(parts: Iterable[Part]) -> tuple[PlannedLayer, ...]:
-    """The layers in order, those of cascades too."""
+    """Return the layers in order, those of cascades too."""
     return tuple(layer for part in parts for layer in (part.layers if isinstance(part, PlannedCascade) else (part,)))
 
 
 def cascades_of(parts: Iterable[Part]) -> tuple[PlannedCascade, ...]:
-    """The cascades among these parts."""
+    """Return the cascades among the parts."""
     return tuple(part for part in parts if isinstance(part, PlannedCascade))
 
 
 def replace_layers(parts: Iterable[Part], layers: Sequence[PlannedLayer]) -> tuple[Part, ...]:
-    """The parts with other layers. `layers`: all of the region."""
+    """Return the parts with `layers` in place of their own, in order; there must be as many."""
     rest = iter(layers)
     return tuple(
         replace(part, layers=tuple(islice(rest, len(part.layers)))) if isinstance(part, PlannedCascade) else next(rest)
@@ -306,10 +325,10 @@ def replace_layers(parts: Iterable[Part], layers: Sequence[PlannedLayer]) -> tup
 
 
 def steps_together(cascades: Iterable[PlannedCascade]) -> dict[int, range]:
-    """The layers that take turns with each layer of a cascade."""
+    """Return, for each layer of a cascade by index, the indices of all layers that take turns with it."""
     return {index: cascade.indices for cascade in cascades for index in cascade.indices}
 
 
 def extend_life(start: int, end: int, together: Mapping[int, range]) -> tuple[int, int]:
-    """Steps [start, end), with all steps that run in turns with the first and the last."""
+    """Return the live range [start, end) extended to all layers that take turns with its first and its last one."""
     return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop

@@ -1,10 +1,14 @@
-"""Layers that run in turns, a stripe of rows each, so that of what they hand on only the latest rows are kept.
+"""Cut neighbouring layers into stripes of rows, as a cascade executes them, and compute what their rolling buffers
+hold.
 
-The last layer goes down its output in equal steps; each of the others makes, in front of it, the rows that are needed by then.
-What is kept of a tensor are rows that lie one behind the other in a buffer. Where the next ones would go beyond its end, those
-that are still needed (the halo) are moved to its beginning. Where whole rows are too much to keep, a block of columns of the
-last layer's output goes through all stripes before the next one does: the others make the columns that it needs, where blocks
-meet once more for each.
+In a cascade (depth-first scheduling) layers take turns, and only the latest rows of the tensors between them are kept.
+The last layer goes down its output in equal steps. Each of the others first makes the rows that are needed by then.
+Rows of a tensor lie one after the other in a buffer. Where the next ones would go beyond its end, those that are still
+needed (the halo) are moved to its beginning.
+
+All stripes may run for one block of channels, or of columns of the last output, before the next block. Columns at the
+borders of blocks are then computed in both. `schedule.cascade` plans with the result; nothing here knows of memory
+sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from toolchain.ops.kit.window import Window
 
 
 class LayerCall(NamedTuple):
-    """A layer, by its place in the region, on a part of its output."""
+    """A call of a layer, by its index in the region, for a part of its output."""
 
     layer: int
     extent: Extent
@@ -32,8 +36,9 @@ Span = tuple[int, int]  # (start, count)
 
 
 class Sweep(NamedTuple):
-    """The block that goes through all stripes before the next one does: channels, or columns of the last output; 0: all at
-    once."""
+    """The size of the blocks that go through all stripes one after the other, in channels or columns of the last
+    output; 0: no blocks.
+    """
 
     channels: int = 0
     columns: int = 0
@@ -43,8 +48,10 @@ UNCUT = Sweep()
 
 
 class BufferReset(NamedTuple):
-    """A root's buffer holds these channels and columns of it from here on, from its first row. `layer`: that makes them.
-    `columns`: None: all."""
+    """A rolling buffer begins anew: from here on it holds these channels and columns of its root, from row 0 on.
+
+    `layer`: index of the layer that makes them. `columns`: (start, count), None: all.
+    """
 
     root: str
     channels: Span
@@ -53,14 +60,16 @@ class BufferReset(NamedTuple):
 
     @property
     def first(self) -> Span:
-        """The column and the channel of what lies first there."""
+        """(column, channel) of the first element in the buffer."""
         return (self.columns or (0, 0))[0], self.channels[0]
 
 
 class BufferShift(NamedTuple):
-    """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. `tensors`: how
-    many rows of each there are. `distance`: that they move, in rows. `layer`: that makes them. `channels`, `columns`: that lie
-    there, where not all."""
+    """A move of rows in a rolling buffer: row `first` of the root becomes its first row, later rows move with it.
+
+    `tensors`: (tensor in the root, number of its rows that move). `distance`: rows by which they move. `layer`: index
+    of the layer that makes them. `channels`, `columns`: (start, count) of what lies in the buffer; None: all.
+    """
 
     root: str
     tensors: tuple[tuple[str, int], ...]
@@ -77,8 +86,11 @@ Ends = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class CascadeLayer:
-    """A layer of a cascade. `height`, `channels`, `width`: of its output. `reads`: how rows of that are made. `across`: how
-    columns are; None where they cannot be made apart."""
+    """A layer of a cascade. `layer`: its index in the region. `height`, `width`, `channels`: of its output.
+
+    `reads`: for each input, how rows of the output are made of its rows; no windows: it needs all of them. `across`:
+    the same for columns; None: they cannot be made in parts.
+    """
 
     layer: int
     output: str
@@ -93,8 +105,8 @@ class CascadeLayer:
 class Stripes:
     """The stripes of a cascade.
 
-    `steps`: of each stripe, in order. `rows`: that the buffer of each root holds. `widths`: columns of each that it holds, where
-    not all.
+    `steps`: of each stripe, in the order in which they run. `rows`: rows that the buffer of each root holds. `widths`:
+    columns that the buffer of each root holds; a root without an entry holds all.
     """
 
     steps: tuple[tuple[Step, ...], ...]
@@ -104,7 +116,7 @@ class Stripes:
 
 
 class _Block(NamedTuple):
-    """One block of a sweep. `channels`: of each layer; columns: of each part's output; None: all."""
+    """One block of a sweep. `channels`: of every layer, None: all. `columns`: of each layer's output, None: all."""
 
     channels: Span | None = None
     columns: Sequence[Span] | None = None
@@ -114,10 +126,12 @@ class _Block(NamedTuple):
 
 
 class StripeShapes:
-    """The stripes of neighbouring layers, for any height of them; what it finds out is remembered."""
+    """The stripes of some neighbouring layers, for any height of stripes. Results are remembered."""
 
     def __init__(self, parts: Sequence[CascadeLayer], partial: Mapping[str, str]):
-        """partial names the tensors that only these layers touch, with their roots."""
+        """Take the layers in order. `partial`: tensors that only these layers touch, with their roots; they may have
+        rolling buffers.
+        """
         self._parts = parts
         self._users: dict[str, list[tuple[int, Sequence[Window]]]] = {}
         for index, part in enumerate(parts):
@@ -143,23 +157,23 @@ class StripeShapes:
     def of(
         self, height: int, double_buffered: Collection[str] = (), sweep: Sweep = UNCUT, roots: Collection[str] | None = None
     ) -> Stripes | None:
-        """The stripes of that height; None where a layer needs all of another's output.
+        """Return stripes of `height` rows of the last output; None where a layer needs all of another's output.
 
-        `height`: rows of the last output. `double_buffered`: roots that have room for the next stripe, so that it can be written
-        while others are still read. `roots`: of which rows are kept; None: all.
+        `double_buffered`: roots that have room for one more stripe, so that it can be written while others are read.
+        `roots`: roots with rolling buffers; None: all that can.
         """
         rows = self.rows(height, double_buffered, roots)
         return None if rows is None else self.fix_rows(height, rows, sweep)
 
     def fix_rows(self, height: int, rows: Mapping[str, int], sweep: Sweep = UNCUT) -> Stripes:
-        """The stripes with buffers of so many rows, no fewer than `rows` says."""
+        """Return stripes with buffers of given rows by root, which must be at least those of `rows`."""
         ends, steps = self._ends_of(height), list[tuple[Step, ...]]()
         for block in self._blocks(sweep):
             steps += self._steps(ends, rows, block)
         return Stripes(tuple(steps), rows, sweep, self.widths(sweep, rows))
 
     def middle(self, height: int, sweep: Sweep = UNCUT) -> list[LayerCall]:
-        """The middle call of each layer in such stripes."""
+        """Return the middle call of each layer, as a typical one."""
         blocks, calls = list(self._blocks(sweep)), list[LayerCall]()
         for at, rows in enumerate(self.rows_made(height)):
             block, number = divmod(len(blocks) * len(rows) // 2, len(rows))
@@ -167,7 +181,7 @@ class StripeShapes:
         return calls
 
     def rows_made(self, height: int) -> list[list[Span]]:
-        """The rows that each layer computes in the stripes of one block, without empty ones."""
+        """Return (start, count) of the rows that each layer computes in the stripes of one block, without empty ones."""
         ends = ([stripe[at] for stripe in self._ends_of(height)] for at in range(len(self._parts)))
         return [[(start, end - start) for start, end in zip([0, *rows], rows) if end > start] for rows in ends]
 
@@ -176,7 +190,7 @@ class StripeShapes:
         return LayerCall(part.layer, Extent(rows, block.channels or (0, part.channels), block.across(at)))
 
     def _blocks(self, sweep: Sweep) -> Iterator[_Block]:
-        """The blocks of a sweep in order."""
+        """Yield the blocks of a sweep in order; one of everything where it has none."""
         if sweep.columns:
             yield from (_Block(None, columns) for columns in self._in_blocks(sweep.columns))
         elif sweep.channels:
@@ -185,21 +199,21 @@ class StripeShapes:
             yield _Block()
 
     def widths(self, sweep: Sweep, roots: Collection[str]) -> dict[str, int]:
-        """The most columns of these roots that a block needs; none where it has all."""
+        """Return the most columns of each root that a block needs; empty where blocks are not of columns."""
         if not sweep.columns:
             return {}
         blocks = self._in_blocks(sweep.columns)
         return {root: max(columns[at][1] for columns in blocks for _, at in self._roots[root]) for root in roots}
 
     def count_recomputed(self, columns: int) -> list[float]:
-        """The mean number of times that each part computes a column, in such blocks."""
+        """Return the mean number of times that each layer computes a column, in blocks of so many columns."""
         blocks = self._in_blocks(columns)
         return [sum(block[at][1] for block in blocks) / part.width for at, part in enumerate(self._parts)]
 
     def in_columns(self, roots: Collection[str]) -> bool:
-        """True where blocks of columns can run one by one, with rows kept of these roots.
+        """Return whether blocks of columns can run one by one, with rolling buffers of these roots.
 
-        No layer but the last may have readers outside, and none may need all columns of another's output.
+        Each layer but the last must be read inside only, and none may need all columns of another's output.
         """
         outputs = {name for root in roots for name, _ in self._roots.get(root, ())}
         return (
@@ -209,13 +223,13 @@ class StripeShapes:
         )
 
     def _in_blocks(self, columns: int) -> list[list[Span]]:
-        """The columns of each part, for each block of so many columns of the last one."""
+        """Return (start, count) of each layer's columns, for each block of so many columns of the last output."""
         if columns not in self._across:
             self._across[columns] = [self._columns(block) for block in spans(self._parts[-1].width, columns)]
         return self._across[columns]
 
     def _columns(self, block: Span) -> list[Span]:
-        """The columns of each part's output that these of the last one need."""
+        """Return (start, count) of the columns of each layer's output that a block of the last one needs."""
         columns_of = [block] * len(self._parts)
         for index in range(len(self._parts) - 2, -1, -1):
             name = self._parts[index].output
@@ -231,7 +245,7 @@ class StripeShapes:
     def rows(
         self, height: int, double_buffered: Collection[str] = (), roots: Collection[str] | None = None
     ) -> Mapping[str, int] | None:
-        """The rows that the buffers of such stripes hold."""
+        """Return the rows that each rolling buffer needs, by root; None where a layer needs all of another's output."""
         if self._reads_whole:
             return None
         roots_kept = (root for root in self._roots if roots is None or root in roots)
@@ -242,7 +256,7 @@ class StripeShapes:
         return any(not windows for name in self._producers for _, windows in self._users.get(name, ()))
 
     def _ends_of(self, height: int) -> Ends:
-        """The rows that each layer has computed at the end of each stripe."""
+        """Return, for each stripe, the number of rows that each layer has computed at its end."""
         if height not in self._ends:
             self._ends[height] = self._find_ends(height)
         return self._ends[height]
@@ -267,7 +281,7 @@ class StripeShapes:
         return ends_of
 
     def _first(self, root: str, before: Sequence[int]) -> int:
-        """The first row that is needed where the layers have made so many."""
+        """Return the first row of a root that is still needed once the layers have made `before` rows."""
         first_rows = [
             max(0, before[user] * w.stride - w.pad) for user, height, w in self._readers.get(root, ()) if before[user] < height
         ]
@@ -275,14 +289,16 @@ class StripeShapes:
         return min(*first_rows, last_row) if first_rows else last_row
 
     def _buffer(self, height: int, root: str, double_buffered: bool) -> int:
-        """Rows that it holds."""
+        """Return the rows that the root's buffer holds."""
         key = height, root, double_buffered
         if key not in self._buffers:
             self._buffers[key] = self._measure_buffer(self._ends_of(height), root, double_buffered)
         return self._buffers[key]
 
     def _measure_buffer(self, ends: Ends, root: str, double_buffered: bool) -> int:
-        """The most between the first that is needed and the last that is made; and what one stripe adds."""
+        """Return the most rows between the first that is needed and the last that is made, and for double buffers one
+        stripe more.
+        """
         rows, more, names = 1, 0, self._roots[root]
         before = (0,) * len(self._parts)
         for stripe in ends:
@@ -328,7 +344,9 @@ class StripeShapes:
         rows_made: Sequence[int],
         block: _Block,
     ) -> None:
-        """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
+        """Insert a shift after the last call of these steps that touches the root, so that other layers go on
+        meanwhile.
+        """
         names = self._roots[root]
         tensors = tuple((n, rows_made[at] - first) for n, at in names if rows_made[at] > first)
         touching = self._touching[root]
@@ -341,7 +359,7 @@ class StripeShapes:
 
 
 def can_be_cut(layer: Layer) -> bool:
-    """True where the rows of a layer can be computed in stripes."""
+    """Return whether the rows of a layer's output, [1, h, w, c], can be computed in stripes."""
     shape = layer.output.shape
     if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
         return False
@@ -349,7 +367,7 @@ def can_be_cut(layer: Layer) -> bool:
 
 
 def shift_boxes(shift: BufferShift, types: Mapping[str, TensorType]) -> Iterator[Box]:
-    """The boxes that are copied one by one: rows of each tensor, as many at once as reach over none of their own places."""
+    """Yield the boxes that a shift copies one by one, each of as many rows as do not overlap their own target."""
     for tensor, count in shift.tensors:
         _, _, width, every = types[tensor].shape
         (start, channels), (first_column, columns) = shift.channels or (0, every), shift.columns or (0, width)
@@ -359,7 +377,7 @@ def shift_boxes(shift: BufferShift, types: Mapping[str, TensorType]) -> Iterator
 
 
 def group_calls(stripes: Stripes) -> dict[int, list[LayerCall]]:
-    """The calls by layer."""
+    """Return the calls of each layer, by its index."""
     calls: dict[int, list[LayerCall]] = {}
     for step in chain.from_iterable(stripes.steps):
         if isinstance(step, LayerCall):

@@ -1,8 +1,10 @@
-"""Staging: the slots in memories of the chip through which a layer's tiles pass.
+"""Tile buffers (rings): the slots in on-chip memories through which a layer's tiles pass, their sizes and what they
+hold.
 
-Each operand that lives elsewhere than a unit reads it, each constant block and a DRAM output has a ring of one or two slots in
-the memory of that operand; a box that is still in its ring is not loaded again. Units with memories of their own have rings
-of their own. Codegen walks the same rings, so that what is costed is what is emitted.
+Three kinds of operand have one: a tensor that does not lie where its unit reads it, a constant block, and an output in
+DRAM. A tile that is still in a slot is not loaded again. A role here is the key of a buffer: r0, r1, ... for inputs,
+b0, ... for constants, w for the output. Units with memories of their own have buffers of their own. Cost model and code
+generation walk the same `MultiBuffer`, so that what is costed is what is emitted.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
 
 @dataclass
 class MultiBuffer:
-    """Least recently used slot of a ring, with what each holds."""
+    """The slots of a tile buffer and what each holds; the least recently used one is replaced.
+
+    `keys`: what each used slot holds. `order`: used slots, the least recently used first.
+    """
 
     copies: int
     keys: list[Hashable] = field(default_factory=list[Hashable])
@@ -35,7 +40,7 @@ class MultiBuffer:
         return key in self.keys
 
     def take(self, key: Hashable) -> tuple[int, bool]:
-        """(slot, whether it holds `key` already)."""
+        """Return (slot, whether it holds `key` already). The slot holds `key` from now on."""
         if key in self.keys:
             index = self.keys.index(key)
             self.order.remove(index)
@@ -52,28 +57,33 @@ class MultiBuffer:
 
 
 def empty_buffers(rings: Iterable[Ring]) -> dict[tuple[str, int], MultiBuffer]:
-    """An empty buffer for each ring, by its key and memory."""
+    """Return a buffer without contents for each ring, by its key and memory."""
     return {(ring.key, ring.space): MultiBuffer(ring.copies) for ring in rings}
 
 
 def needs_staging(box: Box, unit: Unit, resident: Collection[str]) -> bool:
-    """True where the unit's operand must be loaded: its tensor does not lie in the memory from which the unit reads it."""
+    """Return whether a box must be loaded for the unit: its tensor does not lie in the memory from which the unit reads
+    it.
+    """
     return box.tensor not in resident or unit.roles[box.role] != Space.SRAM
 
 
 @dataclass(frozen=True)
 class _Use:
-    """The operand of a unit that a ring serves, and whether its tensor is resident."""
+    """The operand of a unit that a ring serves, and whether its tensor is resident in SRAM."""
 
     operand: str
     resident: bool
 
 
 class Sizes:
-    """The largest thing that passes through each role, and whether more than one does."""
+    """The largest item that passes through each tile buffer of a layer, collected tile by tile with `add`.
+
+    `total_bytes`: the sum over all buffers with one slot each, whatever their memories.
+    """
 
     def __init__(self, layer: Layer, units: Sequence[Unit]):
-        """units are all that may run the tiles."""
+        """Begin with no tiles. `units`: all that may run them."""
         self._layer = layer
         self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
         self._sizes: dict[str, int] = {}
@@ -83,6 +93,7 @@ class Sizes:
         self.total_bytes = 0  # all roles with one slot each, wherever they lie
 
     def add(self, tile: TileTask, resident: Collection[str]) -> None:
+        """Take the items of one more tile into account. `resident`: tensors that lie in SRAM."""
         for i, box in enumerate(tile.reads):
             is_resident = box.tensor in resident
             if not (is_resident and box.role in self._in_place):
@@ -102,15 +113,17 @@ class Sizes:
             self._many.add(role)
 
     def least(self, units: Iterable[Unit]) -> Room:
-        """Bytes of all roles with one slot each, by memory."""
+        """Return the bytes of all buffers with one slot each, by memory."""
         least_bytes: dict[int, int] = {}
         for role, space in self._rings(units):
             least_bytes[space] = least_bytes.get(space, 0) + self._sizes[role]
         return least_bytes
 
     def slots(self, depth: int, units: Sequence[Unit], each_unit: bool = False, single: Collection[str] = ()) -> tuple[Ring, ...]:
-        """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
-        operands in that memory. `single`: roles that have one slot."""
+        """Return the rings of these units: `depth` slots where more than one item passes through, else one.
+
+        `each_unit`: so many slots for each unit that shares a ring. `single`: roles that have one slot in any case.
+        """
         rings: list[Ring] = []
         for (role, space), sharing in sorted(self._rings(units).items()):
             copies = depth * (sharing if each_unit else 1) if role in self._many and role not in single else 1
@@ -119,13 +132,13 @@ class Sizes:
         return tuple(rings)
 
     def mixes(self) -> Iterator[frozenset[str]]:
-        """Roles that could do with one slot where not all have more: fewest first, neither none nor all."""
+        """Yield sets of roles that could have one slot while the others have more: fewest first, neither none nor all."""
         many = sorted(self._many)
         for count in range(1, len(many)):
             yield from map(frozenset, combinations(many, count))
 
     def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
-        """(role, memory) -> how many of the units use it."""
+        """Return how many of the units use the ring of each (role, memory)."""
         sharing_units: dict[tuple[str, int], int] = {}
         for unit in units:
             for role, use in self._uses.items():
@@ -136,7 +149,7 @@ class Sizes:
 
 
 def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:
-    """The bytes that rings take of each memory."""
+    """Return the bytes that rings take of each memory, every slot aligned."""
     total_bytes: dict[int, int] = {}
     for ring in rings:
         alignment = chip.spaces[ring.space].memory.alignment_bytes
@@ -145,11 +158,15 @@ def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:
 
 
 def fits(need: Room, room: Room) -> bool:
+    """Return whether every memory has the room that is needed of it."""
     return all(size <= room.get(space, 0) for space, size in need.items())
 
 
 def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
-    """Loops over a box between two places where it lies in one order; in granules, over whole ones."""
+    """Return the loops of a copy of a box between two places with the same order of dimensions, outermost first.
+
+    Channel-blocked maps are copied in whole blocks.
+    """
     loops = [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
     maps = source.maps
     if maps is None:

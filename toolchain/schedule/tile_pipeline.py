@@ -1,4 +1,10 @@
-"""A layer's tiles pass through its rings: what each tile loads, what waits for it, and when rolling buffers are shifted."""
+"""Issue the operations of a plan's tiles to the queues of the timing model, in the order in which code generation
+writes them.
+
+It is a part of the cost model, used by `schedule.plan_timer`. It says what each tile loads, what waits for it, and when
+rows of rolling buffers are shifted. An `AccessRange` is the place of a slot, with the numbers of the operations that
+touched it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +28,10 @@ SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memor
 
 
 class LayerPipeline(NamedTuple):
-    """A layer with its units and rings.
+    """A layer with its units, the state of its tile buffers, and the places of prefetched constants by key of the
+    block.
 
-    `rings`: the state of each, and where its slots lie. `prefetched`: ranges of prefetched constants, by keys of their blocks.
+    `rings`: (what its slots hold, the place of each slot) by key and memory of the buffer.
     """
 
     layer: Layer
@@ -41,7 +48,9 @@ class LayerPipeline(NamedTuple):
         areas: SlotAreas | None,
         prefetched: Mapping[Hashable, AccessRange] | None = None,
     ) -> LayerPipeline:
-        """The pipeline with empty rings. `areas`: of the slots; None: at no address."""
+        """Return the pipeline with empty tile buffers. `areas`: places of the slots; None: at no address, so that
+        nothing conflicts.
+        """
         areas = areas or {(s.key, s.space): [AccessRange(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
         return cls(layer, units, {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}, prefetched or {})
 
@@ -50,13 +59,16 @@ Piece = Sequence[tuple[Sequence[AccessRange], int]]  # where constants go, and h
 
 
 class PrefetchQueue(NamedTuple):
-    """Constants of other layers that one fetches for them: all places, and what comes behind the loads of each of its works."""
+    """The constants that a layer prefetches: all of their places, and the pieces after the loads of each of its tiles."""
 
     areas: Sequence[AccessRange]
     pieces: Sequence[Piece]
 
     def iterate_pieces(self, visited: Sequence[Sequence[TileTask] | int]) -> Iterator[Piece]:
-        """The pieces behind each sampled tile: exact where those are the first tiles, else the mean."""
+        """Yield the pieces of each tile that is timed: exact where those are the first tiles, else their mean.
+
+        `visited`: the groups of tiles that are timed; integers mark repeats (`schedule.sampling`).
+        """
         first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
         if not any(self.pieces[first:]):
             return iter(self.pieces)
@@ -65,7 +77,11 @@ class PrefetchQueue(NamedTuple):
 
 
 class PendingTile(NamedTuple):
-    """A work whose loads are asked for, but neither its computes nor its store. `slots`: that it reads. `out`: that it writes."""
+    """A tile whose loads are issued, but neither its computes nor its store.
+
+    `run`: its cost on `unit`. `slots`: those that it reads. `in_place`: boxes that it reads where their tensors lie.
+    `out`: the slot that it writes; None: it writes its tensor in place, or nothing.
+    """
 
     tile: TileTask
     unit: Unit
@@ -76,28 +92,28 @@ class PendingTile(NamedTuple):
 
 
 def passing(tile: TileTask, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | ConstantBlock, Hashable, int]]:
-    """The items of a tile that pass through rings: key of the ring, item, key of the item, memory."""
+    """Return what a tile on a unit loads into tile buffers: (key of the buffer, item, key of the item, memory) of each."""
     roles = unit.roles
     boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(tile.reads) if needs_staging(box, unit, resident)]
     return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(tile.blocks)]
 
 
 class Loads:
-    """The loads on the queues of one machine. `resident`: tensors that lie in SRAM."""
+    """The loads of a plan on the queues of one machine. `resident`: tensors that lie in SRAM."""
 
     def __init__(self, model: CostModel, queues: PlannedQueues, touched: DependenceTracker, resident: Collection[str]):
         self._model, self._queues, self._touched, self._resident = model, queues, touched, resident
         self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
 
     def bring(self, item: Box | ConstantBlock, space: int) -> Brought:
-        """The cost of a load on each channel that can do it."""
+        """Return the cost of loading an item into memory `space`, by each DMA channel that can."""
         if isinstance(item, ConstantBlock):
             return self._model.block(item.size_bytes, space)
         home = Space.SRAM if item.tensor in self._resident else Space.DRAM
         return self._model.load(item, self._touched.view(item), home, space)
 
     def load(self, slot: AccessRange, brought: Brought, box: Box | None) -> None:
-        """Queue a load into a slot. `box`: of a tensor; None: of constants."""
+        """Issue a load into a slot, on the channel that would end it first. `box`: of a tensor; None: constants."""
         channel, cost = self._channel(brought)
         after = slot.before()
         if box is not None:
@@ -105,7 +121,7 @@ class Loads:
         slot.write(self._queues.ask(channel.queue, cost, after))
 
     def fetch(self, piece: Piece) -> None:
-        """Constants of layers behind."""
+        """Issue the copies of prefetched constants."""
         for areas, size_bytes in piece:
             channel, cost = self._channel(self._model.block(size_bytes, areas[0].space))
             number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.take_inherited()])
@@ -113,7 +129,7 @@ class Loads:
                 area.write(number)
 
     def _channel(self, brought: Brought) -> tuple[Unit, QueueCost]:
-        """The channel that ends the load first, by the loads that it has so far."""
+        """Return the channel that ends the load first, given its loads so far, with the cost there."""
         if len(brought) == 1:
             return brought[0]
         channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
@@ -122,8 +138,11 @@ class Loads:
 
 
 class RollingBufferUpdates:
-    """The shifts of rolling buffers on the queues of one machine. A shift waits for the loads of the next tile, as a pending
-    tile does."""
+    """Shifts and resets of rolling buffers on the queues of one machine.
+
+    A shift moves the rows that are still needed to the beginning of their buffer. It is issued after the loads of the
+    next tile, as a tile's computes are.
+    """
 
     def __init__(self, model: CostModel, queues: PlannedQueues, touched: DependenceTracker):
         self._model, self._queues, self._touched = model, queues, touched
@@ -132,32 +151,35 @@ class RollingBufferUpdates:
         self._resets: list[BufferReset] = []
 
     def shift(self, shift: BufferShift, types: Mapping[str, TensorType]) -> None:
-        """Note a shift, to be queued behind everything so far."""
+        """Note a shift, to be issued by `finish`. `types`: the types of its tensors."""
         self._shift = shift, types
 
     def begin(self, reset: BufferReset, behind_tile: bool) -> None:
-        """Note a reset of a buffer. `behind_tile`: a tile or a shift is still pending."""
+        """Note a reset of a buffer, and apply it at once where nothing is pending.
+
+        `behind_tile`: a tile is still pending, so that the reset waits for it.
+        """
         self._resets.append(reset)
         if not behind_tile and self._shift is None:
             self.apply_resets()
 
     @property
     def is_pending(self) -> bool:
-        """True where a shift or a reset was noted and not queued."""
+        """True where a shift or a reset was noted and is not done."""
         return self._shift is not None or bool(self._resets)
 
     def apply_resets(self) -> None:
-        """Apply the resets, now that everything before them is queued."""
+        """Apply the noted resets. Everything before them must be issued."""
         for reset in self._resets:
             self._touched.begin(reset.root, reset.first)
         self._resets = []
 
     def touches(self, box: Box | None) -> bool:
-        """True where a load of the box reads rows that are still to be shifted."""
+        """Return whether a load of the box reads rows that are still to be shifted."""
         return box is not None and self._shift is not None and self._touched.root(box.tensor) == self._shift[0].root
 
     def finish(self) -> None:
-        """Asks for what waits: rows to the beginning of their buffer, by the channel that stores."""
+        """Issue the noted shift by the channel that stores, then apply the resets; without a shift do nothing."""
         if self._shift is None:
             return
         (shift, types), self._shift = self._shift, None

@@ -1,4 +1,9 @@
-"""Views: tensors that share storage, by Reshape, Slice and Transpose, and parts that are written straight into their Concat."""
+"""Find which tensors of a region share storage: views by Reshape, Slice and Transpose, and parts written in place of
+their Concat.
+
+It runs before planning. A tensor with storage of its own is a root; every other activation is a view inside a root.
+Moves that become views cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,11 @@ from toolchain.ops.tensor_scatter import PutRows
 
 @dataclass(frozen=True)
 class View:
-    """A tensor inside the storage of `root`: bytes from its start, how it lies from there, and bytes of one element. `rows`:
-    of a feature map [1, h, w, c] that the storage holds, where it does not hold all; elements are counted from the first of
-    them. `channels`, `columns`: that it holds, where not all."""
+    """A place of a tensor inside the storage of `root`: its first byte, its strides, and the bytes of an element.
+
+    `rows`, `channels`, `columns`: how many of a feature map [1, h, w, c] the storage holds, where it holds not all; 0:
+    all. Elements are then counted from the first that it holds.
+    """
 
     root: str
     offset_bytes: int
@@ -34,49 +41,59 @@ class View:
 
     @classmethod
     def own_storage(cls, name: str, kind: TensorType, maps: FeatureMaps | None = None) -> View:
-        """A storage of its own."""
+        """Return the view of a tensor that fills a root of its own. `maps`: its channel blocks; None: channels lie
+        densely.
+        """
         return cls(name, 0, make_strides(kind.shape, kind.item_bytes, maps), kind.item_bytes)
 
     def with_rows(self, rows: int, shape: tuple[int, ...], channels: int = 0, columns: int = 0) -> View:
-        """The view of a tensor [1, h, w, c] whose storage holds so many rows. In surfaces, or of a block of channels or
-        columns, the tensor has its storage for itself."""
+        """Return the view of a tensor of this `shape`, [1, h, w, c], in a rolling buffer of so many rows.
+
+        `channels`, `columns`: the buffer holds a block of so many; 0: all. For blocks and for surfaces the strides are
+        those of a buffer of this tensor alone.
+        """
         strides = self.strides
         if channels or columns or (strides.maps is not None and strides.maps.order == "surface"):
             strides = make_strides((1, rows, columns or shape[2], channels or shape[3]), self.item_bytes, strides.maps)
         return replace(self, strides=strides, rows=rows, channels=channels, columns=columns)
 
     def at(self, element: Sequence[int]) -> int:
-        """Bytes from the start of the storage to an element."""
+        """Return the bytes from the start of the root to an element."""
         return self.offset_bytes + self.strides.offset_bytes(element)
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The tensor's dimensions, from that of the longest stride to that of the shortest; empty where the last one is
-        contiguous."""
+        """The dimensions from the longest to the shortest stride. It is empty where the last one is contiguous or
+        channels are blocked.
+        """
         along = self.strides.along
         if self.strides.maps is not None or not along or along[-1] == self.item_bytes:
             return ()
         return tuple(sorted(range(len(along)), key=lambda d: -along[d]))
 
     def box_alone(self, box: Box) -> Strides:
-        """The strides of a box of the tensor in a buffer of its own; contiguous elements stay contiguous."""
+        """Return the strides of a box of the tensor in a buffer of its own, with the dimensions in the same order."""
         return make_strides(box.size, self.item_bytes, self.strides.maps, self.order)
 
     def count_stored_bytes(self, shape: tuple[int, ...]) -> int:
-        """The bytes of a tensor of this shape that lies as this one does."""
+        """Return the bytes of storage that a tensor of this shape takes when it lies as this one does; of a rolling
+        buffer, its size.
+        """
         if self.rows:
             shape = (1, self.rows, self.columns or shape[2], self.channels or shape[3])
         return laid_bytes(shape, self.item_bytes, self.strides.maps)
 
 
 def can_inline(node: Node) -> bool:
-    """True where a data-movement operator may be inline. The copy of a state, a Concat of one part, may not: the next run
-    reads it where it lies."""
+    """Return whether a data-movement operator may move nothing, because units can reach its data where they lie.
+
+    Slice, Transpose and Concat of several parts may. A Concat of one part copies a state, which must move.
+    """
     return isinstance(node.op, Slice | Transpose) or (isinstance(node.op, IntegerConcat) and len(node.inputs) > 1)
 
 
 def is_inline(node: Node, views: Mapping[str, View]) -> bool:
-    """True where at least a part of the data of a data-movement operator lies in its place already."""
+    """Return whether at least one input of a data-movement operator lies in the root of its output."""
     root = views[node.outputs[0]].root
     return can_inline(node) and any(views[n].root == root for n in node.inputs if n in views)
 
@@ -84,8 +101,9 @@ def is_inline(node: Node, views: Mapping[str, View]) -> bool:
 class ViewInputs(NamedTuple):
     """The inputs of view analysis.
 
-    `ports`: inputs and outputs, which own their storage. `feature_maps`: those that lie as `maps` says. `moved`: outputs of
-    data-movement operators that have a storage of their own in any case.
+    `nodes`: in the order in which they run. `ports`: inputs and outputs of the region, which are never views.
+    `feature_maps`: tensors whose channels lie in blocks, as `maps` says. `moved`: outputs of data-movement operators
+    that get storage of their own in any case.
     """
 
     nodes: tuple[Node, ...]
@@ -96,11 +114,11 @@ class ViewInputs(NamedTuple):
     moved: frozenset[str] = frozenset()
 
     def own_storage(self, name: str) -> View:
-        """A storage of its own."""
+        """Return the view of a tensor in storage of its own."""
         return View.own_storage(name, self.types[name], self.maps if name in self.feature_maps else None)
 
     def uses(self) -> Mapping[str, list[Node]]:
-        """The nodes that read each tensor."""
+        """Return the nodes that read each tensor."""
         readers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in set(node.inputs):
@@ -109,11 +127,11 @@ class ViewInputs(NamedTuple):
 
 
 def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
-    """A view for every activation.
+    """Return a view for every activation of the region, by tensor name.
 
-    Reshapes alias where both shapes lie alike. With `in_place`, slices are views of their source and concat parts are made in
-    place; of feature maps in granules, those that are whole granules. Transposes are views where what reads them does it in any
-    order, or where what makes their source writes it so.
+    A Reshape is a view where both shapes lie identically in memory. With `in_place`, unit-step slices are views of
+    their source, and parts of a Concat are written in its storage; of channel-blocked maps only whole blocks. A
+    Transpose is then a view where its readers take any order of dimensions, or its source's producer writes so.
     """
     uses = region.uses()
     placed = _in_place_parts(region, uses) if in_place else {}
@@ -154,33 +172,37 @@ def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mappi
 
 
 def _permute(view: View, perm: Sequence[int]) -> View | None:
-    """The view of a tensor whose dimension i is dimension perm[i] of this one; None of channel-blocked maps."""
+    """Return the view of a tensor whose dimension i is dimension perm[i] of this one; None for channel-blocked maps."""
     return None if view.strides.maps is not None else replace(view, strides=view.strides.permute(perm))
 
 
 def _takes(node: Node, name: str, view: View) -> bool:
-    """True where the operator can read or write the tensor as it lies there."""
+    """Return whether the operator can read or write tensor `name` with the strides of `view`."""
     neighbours = node.op.contiguous_dims(node).get(name) if isinstance(node.op, TiledOp) else None
     return neighbours is not None and (neighbours == 0 or view.strides.along[-1] == view.item_bytes)
 
 
 def _keeps_places(node: Node, source: View, target: View, region: ViewInputs) -> bool:
-    """True where a Reshape finds every element in its place, and all bytes that it touches."""
+    """Return whether a Reshape leaves every element at its address, inside the source's bytes."""
     before, after = region.types[node.inputs[0]].shape, region.types[node.outputs[0]].shape
     fits = target.count_stored_bytes(after) <= source.count_stored_bytes(before)
     return fits and source.strides.same_places(before, target.strides, after)
 
 
 def _is_run(op: Slice, source: View, target: View) -> bool:
-    """True where units can read the slice where it lies: contiguous along the last dimension, from the start of a granule."""
+    """Return whether units can read the slice in place: it is contiguous in the last dimension and begins with a whole
+    block.
+    """
     if op.steps[-1] != 1 or source.strides.maps != target.strides.maps:
         return False
     return source.strides.maps is None or op.starts[-1] % source.strides.maps.granule == 0
 
 
 def _in_place_parts(region: ViewInputs, uses: Mapping[str, list[Node]]) -> dict[str, View]:
-    """Views of concat parts, outermost Concat first, and of what is transposed. A part that is itself a view, a port, or reshaped
-    stays apart."""
+    """Return views of the parts of Concats, outermost Concat first, and of sources of Transposes.
+
+    A part that is itself a view, a port, reshaped or read twice by the Concat has none.
+    """
     placed: dict[str, View] = {}
     producers = {n.outputs[0]: n for n in region.nodes}
     for node in reversed(region.nodes):
