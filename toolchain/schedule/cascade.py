@@ -1,4 +1,9 @@
-"""Plans of cascades: neighbouring layers that run in turns, a stripe of rows each (`schedule.stripes`)."""
+"""Plan cascades: neighbouring layers that take turns, a stripe of rows each (`schedule.stripes`), timed as a whole.
+
+`schedule.layer_grouping` asks for the cascade of some layers in so many bytes of SRAM. Here it gets tilings, rolling
+buffers, tile buffers and cycles, but no addresses. A root is a tensor with storage of its own. "Resident" roots lie in
+SRAM as a whole; tensors that only the cascade touches have rolling buffers instead.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,10 @@ from toolchain.schedule.views import View
 
 
 class CascadePlanner:
-    """The planner of cascades in one region."""
+    """The planner of cascades in one region. Layers are named by index; `first` and `end` mean layers first .. end - 1.
+
+    `double_buffered` names roots whose rolling buffer has room for one more stripe. Results are remembered.
+    """
 
     def __init__(
         self,
@@ -59,10 +67,10 @@ class CascadePlanner:
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
         sram_bytes: int,
     ):
-        """The planner keeps every candidate that it evaluates.
+        """Take the region's layers with their views and live ranges.
 
-        `ports`: roots of the region's inputs and outputs. `depth`: slots of a ring. `candidates`: of each layer, its signature
-        and tilings. `sram_bytes`: of SRAM, in which some blocks of constants are to lie.
+        `ports`: roots of the region's inputs and outputs. `depth`: most slots of a tile buffer. `candidates`: signature
+        and tilings of each layer. `sram_bytes`: the SRAM; constant blocks are chosen small beside it.
         """
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
@@ -84,11 +92,14 @@ class CascadePlanner:
             self._tensors.setdefault(view.root, []).append(name)
 
     def can_be_cut(self, index: int) -> bool:
-        """True where the rows of the layer can be computed in stripes."""
+        """Return whether the rows of the layer's output can be computed in stripes."""
         return can_be_cut(self._layers[index])
 
     def map_inner_roots(self, first: int, end: int, resident: Collection[str]) -> Mapping[str, str]:
-        """Tensors between these layers that nothing else touches, and their roots; of resident roots none."""
+        """Return the tensors that only these layers touch and that may have a rolling buffer, each with its root.
+
+        Tensors in resident roots are left out.
+        """
         key = first, end
         if key not in self._between:
             self._between[key] = self._find_between(first, end)
@@ -106,7 +117,7 @@ class CascadePlanner:
         return between
 
     def _has_rows(self, root: str) -> bool:
-        """True where some rows of all tensors in the root can be kept without the others."""
+        """Return whether the latest rows of all tensors in the root can be kept without the others."""
         if root not in self._cuttable:
             self._cuttable[root] = self._can_be_kept_in_part(root)
         return self._cuttable[root]
@@ -127,8 +138,7 @@ class CascadePlanner:
         )
 
     def in_place(self, first: int, end: int, resident: Collection[str]) -> list[str]:
-        """Roots of these, which lie in SRAM whole, in whose place layers [first, end), in turns or one by itself, may make others
-        of them."""
+        """Return those of the resident roots that these layers may overwrite with outputs that are resident too."""
         roots: list[str] = []
         for index, root in self._in_place.within(first, end, resident):
             key = first, end, index, root
@@ -139,7 +149,10 @@ class CascadePlanner:
         return roots
 
     def blocks(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
-        """Channels of blocks in which all these layers can be made one behind the other, the largest first."""
+        """Return the sizes of channel blocks in which all these layers can run block by block, the largest first.
+
+        It is empty where their outputs differ in channels, or one needs channels of another block.
+        """
         partial = self.map_inner_roots(first, end, resident)
         channels = {self._layers[i].output.shape[3] for i in range(first, end)}
         possible = len(channels) == 1 and self._alone(partial)
@@ -148,35 +161,42 @@ class CascadePlanner:
         return tuple(halvings(min(channels), self._tilings.block_step))[1:]
 
     def columns(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
-        """The widths of column blocks of the last output in which these layers can run block by block, the widest first. Each
-        is about twice the next one."""
+        """Return the widths of column blocks of the last output in which these layers can run block by block, widest
+        first.
+
+        Each is about twice the next one. It is empty where they cannot.
+        """
         partial = self.map_inner_roots(first, end, resident)
         if not self._alone(partial) or not self._stripes_of(first, end).in_columns(set(partial.values())):
             return ()
         return tuple(halvings(self._layers[end - 1].output.shape[2])[1::2])
 
     def blocks_of(self, end: int, columns: int) -> int:
-        """The number of blocks of so many columns in the output of the layer in front of `end`."""
+        """Return the number of blocks of so many columns in the output of the last layer."""
         return -(-self._layers[end - 1].output.shape[2] // columns)
 
     def count_recomputed(self, first: int, end: int, columns: int) -> list[float]:
-        """The mean number of times that each of these layers computes a column, in blocks of so many columns of the last
-        one's."""
+        """Return the mean number of times that each layer computes a column, in blocks of so many columns of the last
+        output.
+        """
         return self._stripes_of(first, end).count_recomputed(columns)
 
     def _alone(self, partial: Mapping[str, str]) -> bool:
-        """True where each of these tensors has its root for itself."""
+        """Return whether each of these tensors is the only one in its root."""
         return all(len(self._tensors[root]) == 1 for root in partial.values())
 
     def constant_bytes(self, index: int) -> int:
-        """Weights of a layer, at least."""
+        """Return the bytes of a layer's weights, a lower bound of its constants."""
         layer = self._layers[index]
         arrays = (layer.constants[n] for n in layer.node.inputs[1:2] if n in layer.constants)
         bits = self._chip.numerics.weight.bits
         return sum(array.size * bits // 8 for array in arrays)
 
     def _between_kinds(self, first: int, end: int, resident: frozenset[str]) -> frozenset[str]:
-        """Roots that units of one kind make and those of another read: both work at once where there is room ahead."""
+        """Return the roots that units of one kind write and those of another read.
+
+        With room for one more stripe there, both work at once.
+        """
         kinds: dict[str, set[str]] = {}
         partial = self.map_inner_roots(first, end, resident)
         for index in range(first, end):
@@ -195,7 +215,7 @@ class CascadePlanner:
         double_buffered: frozenset[str] = frozenset(),
         sweep: Sweep = UNCUT,
     ) -> int:
-        """The bytes of the rows that are kept; more than the SRAM has where a layer needs all of another's output."""
+        """Return the bytes of all rolling buffers; more than the SRAM has where a layer needs all of another's output."""
         key = CandidateKey(first, end, height, resident, double_buffered, sweep)
         if key not in self._rings:
             stripes = self._stripes_of(first, end)
@@ -207,10 +227,10 @@ class CascadePlanner:
     def plan(
         self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT, stay: bool = False
     ) -> PlannedCascade | None:
-        """The cascade with the most slots that fit; None where none does.
+        """Return the timed cascade with the most slots that fit `room`; None where none does.
 
-        `height`: rows of the last output in a stripe. `resident`: roots that lie in SRAM whole. `room`: for everything. `stay`:
-        inputs from DRAM are loaded once for all blocks of channels.
+        `height`: rows of the last output in a stripe. `resident`: roots that lie in SRAM as a whole. `room`: bytes by
+        memory, for rolling and tile buffers. `stay`: inputs from DRAM are loaded once for all blocks of channels.
         """
         between = self._between_kinds(first, end, resident)
         for double_buffered in dict.fromkeys((between, frozenset[str]())):
@@ -220,7 +240,7 @@ class CascadePlanner:
         return None
 
     def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT) -> bool:
-        """False where not even one call of each layer fits."""
+        """Return false where not even one call of each layer fits `room`; true does not promise a plan."""
         return self._find_seed(CandidateKey(first, end, height, resident, frozenset(), sweep), room) is not None
 
     def _find_seed(self, key: CandidateKey, room: Room) -> CandidateSeed | None:
@@ -251,7 +271,9 @@ class CascadePlanner:
         return None
 
     def _find_candidate(self, key: CandidateKey, start: CandidateSeed) -> CascadeCandidate | None:
-        """The candidate with those units of each layer that can run its tiles in all stripes; None where a layer has none."""
+        """Return the candidate with those units that can run all tiles of their layer; None where a layer has no such
+        unit.
+        """
         stripes = self._stripes_of(key.first, key.end).of(key.height, key.double_buffered, key.sweep, start.inner_roots.values())
         assert stripes is not None
         chosen, visited = dict(start.chosen), self._sample_stripes(stripes, start.chosen)
@@ -267,7 +289,7 @@ class CascadePlanner:
         )
 
     def time_candidate(self, draft: CascadeCandidate, slots: Mapping[int, tuple[Ring, ...]]) -> PlannedCascade:
-        """The candidate with the rings of each layer, timed."""
+        """Return the cascade of a candidate with these tile buffers for each layer, timed alone."""
         walk = PlanTimer(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: LayerPipeline.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
@@ -288,7 +310,7 @@ class CascadePlanner:
         )
 
     def _loops(self, draft: CascadeCandidate) -> tuple[Loop, ...]:
-        """The loops of a cascade: over blocks, where it has such, and over rows."""
+        """Return the loops of a cascade: over blocks, where it has such, and over rows."""
         channels, columns = draft.stripes.sweep
         _, height, width, depth = self._layers[draft.layers[-1]].output.shape
         loops = ((COLUMNS, columns, width), (CHANNELS, channels, depth), (ROWS, draft.height, height))
@@ -351,7 +373,9 @@ class CascadePlanner:
         return CascadeCandidate(layers, height, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
-        """The fewest rows of these roots that stripes of that height need; None where a layer needs all of another's output."""
+        """Return the fewest rows of these roots that stripes of that height need; None where a layer needs all of
+        another's output.
+        """
         return self._stripes_of(layers.start, layers.stop).rows(height, roots=roots)
 
     def make_candidate(
@@ -363,10 +387,11 @@ class CascadePlanner:
         chosen: Mapping[int, TileChoice],
         sweep: Sweep = UNCUT,
     ) -> CascadeCandidate:
-        """The candidate that a schedule names.
+        """Return the candidate that a schedule prescribes, whether or not it fits.
 
-        `height`: rows of the last output in a stripe. `rows`: that are kept of each root between the layers, no fewer than
-        `least_rows`. `resident`: roots that lie in SRAM whole.
+        `height`: rows of the last output in a stripe. `rows`: rows of each root between the layers that is a rolling
+        buffer, at least those of `least_rows`. `resident`: roots that lie in SRAM as a whole. `chosen`: tiling and
+        units of each layer.
         """
         partial = self._select_between(layers, rows)
         stripes = self._stripes_of(layers.start, layers.stop).fix_rows(height, rows, sweep)
@@ -376,7 +401,7 @@ class CascadePlanner:
         return {n: r for n, r in self.map_inner_roots(layers.start, layers.stop, ()).items() if r in roots}
 
     def _stripes_of(self, first: int, end: int) -> StripeShapes:
-        """The stripe shapes of these layers, with rows kept of every root that allows it."""
+        """Return the stripe shapes of these layers, with a rolling buffer for every root that allows it."""
         if (first, end) not in self._stripes:
             self._stripes[first, end] = StripeShapes(
                 [self._part(i) for i in range(first, end)], self.map_inner_roots(first, end, ())
@@ -412,13 +437,13 @@ class CascadePlanner:
         return self._tiles_of_calls[call, tiling]
 
     def _first_block(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> Iterator[tuple[int, Sequence[TileTask]]]:
-        """The works of the first block of channels, where there are such."""
+        """Yield the tile tasks of the first block of channels; nothing where there are no such blocks."""
         calls = (step for step in chain.from_iterable(stripes.steps) if isinstance(step, LayerCall))
         if stripes.sweep.channels:
             yield from (self._of_call(call, chosen) for call in calls if call.extent.channels[0] == 0)
 
     def _sample_stripes(self, stripes: Stripes, chosen: Mapping[int, TileChoice]) -> VisitedStripes:
-        """The works of the stripes that stand for all: of blocks of columns alike, and of stripes alike in each."""
+        """Return the steps of the stripes that are timed for all, with marks of what repeats."""
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
         begins = [at for at, steps in enumerate(stripes.steps) if at == 0 or isinstance(steps[0], BufferReset)]
         blocks = [range(at, end) for at, end in zip(begins, [*begins[1:], len(kinds)])]
@@ -434,7 +459,7 @@ class CascadePlanner:
         return visited
 
     def _kind(self, step: Step) -> Hashable:
-        """Steps of one kind take the same time."""
+        """Return a key that is equal for steps that take the same time."""
         if isinstance(step, BufferShift):
             return step.root, step.tensors, step.distance, step.channels, step.columns and step.columns[1]
         if isinstance(step, BufferReset):

@@ -1,4 +1,8 @@
-"""A cascade before its slots are chosen: stripes, the tiling of each layer's part of a stripe, constants, least reads."""
+"""Describe a cascade before its slots are chosen: its stripes, the tiling of each layer's part of a stripe, and its
+constants.
+
+`schedule.cascade` builds these candidates, chooses the slots of their tile buffers, and times them.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,11 @@ _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a
 def count_min_reads(
     layer: Layer, rows: Iterable[Span], tiles: Iterable[TileTask], chosen: TileChoice, inside: Collection[str]
 ) -> int | None:
-    """The least bytes that a layer reads from outside the SRAM for one block of channels; None where it reads nothing there.
+    """Return the least bytes that a layer reads from outside the SRAM for one block of channels; None where it reads
+    nothing there.
 
-    `rows`: of the output, of each call. `tiles`: of one of those calls. `inside`: tensors that lie in SRAM.
+    `rows`: (start, count) of the output rows of each call. `tiles`: tile tasks of one of those calls. `inside`: tensors
+    in SRAM.
     """
     channels: dict[tuple[int, str, str], set[Span]] = {}
     for tile in tiles:
@@ -54,19 +60,23 @@ def count_min_reads(
 
 
 def _elements(layer: Layer, tensor: str, axis: int, rows: Iterable[Span]) -> int:
-    """The rows (axis 1) or columns of a tensor that these of the output need; those that two of them share count twice. Where
-    windows leave some out, one stands for all."""
+    """Return how many rows (axis 1) or columns (axis 2) of a tensor these output rows need; shared ones count for each
+    part.
+
+    Where windows leave some out, the result is 1, a lower bound.
+    """
     windows = (layer.tiled.windows(layer, axis) or {}).get(tensor, ())
     dense = (w for w in windows if (w.kernel - 1) * w.dilation + 1 >= w.stride)
     return min((sum(count for _, count in {w.get_input_span(*part) for part in rows}) for w in dense), default=1)
 
 
 def _together(channels: Iterable[Span]) -> int:
+    """Return the number of different channels in these ranges."""
     return len({at for start, count in channels for at in range(start, start + count)})
 
 
 class _Cut(NamedTuple):
-    """One way to cut a call. `cycles`: of its works alone. `block_bytes`: of its largest block of constants."""
+    """One way to tile a call. `cycles`: of its tiles alone. `block_bytes`: its largest constant block."""
 
     chosen: TileChoice
     cycles: int
@@ -74,7 +84,7 @@ class _Cut(NamedTuple):
 
 
 class StripeTilings:
-    """The tilings of layers on their part of a stripe. Layers of equal signature share them."""
+    """The tilings of layers for their part of a stripe. Layers of equal signature share them."""
 
     def __init__(
         self,
@@ -83,24 +93,26 @@ class StripeTilings:
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
         sram_bytes: int,
     ):
-        """Layers are given with their candidates: signature and tilings, as `RegionTilings` has them. `sram_bytes`: in which
-        several blocks of constants are to lie."""
+        """Take the layers with signature and tilings of each, as `RegionTilings.candidates` returns them.
+
+        `sram_bytes`: the SRAM, of which a constant block should be a small part.
+        """
         self._layers, self._model, self._candidates, self._sram_bytes = layers, model, candidates, sram_bytes
         self._fastest: dict[Hashable, TileChoice | None] = {}
         self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
 
     def unit_kind(self, index: int) -> str:
-        """The kind of unit that runs the layer."""
+        """Return the kind of unit that runs the layer."""
         if index not in self._kinds:
             self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
         return self._kinds[index]
 
     def fastest(self, call: LayerCall, staged: bool) -> TileChoice | None:
-        """The tiling in which such a call takes the fewest cycles, among those with small blocks of constants where there are
-        any.
+        """Return the tiling, and its units, in which a call takes the fewest cycles; None where no unit can run one.
 
-        `staged`: its inputs are loaded, so that all channels should use them before the next ones are.
+        Tilings with small constant blocks are preferred. `staged`: inputs are loaded, so all output channels use them
+        before the next.
         """
         layer, (signature, candidates) = self._layers[call.layer], self._candidates[call.layer]
         rows, (_, channels), columns = call.extent
@@ -113,12 +125,14 @@ class StripeTilings:
 
     @cached_property
     def block_step(self) -> int:
-        """Blocks have a multiple of so many channels: whole granules, all columns of the arrays."""
+        """The number of channels of which blocks are multiples: whole channel granules and whole columns of the arrays."""
         columns = [array.array.columns for array in self._model.chip.of_kind("mac_array")]
         return lcm(max(1, granule_of(self._model.chip)), max(columns, default=1))
 
     def in_blocks(self, index: int, partial: Collection[str]) -> bool:
-        """True where the layer computes a block of channels from the same channels of its inputs among `partial` alone."""
+        """Return whether the layer computes a block of channels from the same channels of those inputs that are in
+        `partial`.
+        """
         layer = self._layers[index]
         key = index, frozenset(partial).intersection(layer.activations)
         if key not in self._in_blocks:
@@ -136,7 +150,7 @@ class StripeTilings:
         return all(_within(box, extent) for box in reads) and _makes(tiles, extent, width)
 
     def _cuts(self, layer: Layer, call: LayerCall, candidates: Sequence[Candidate]) -> Iterator[_Cut]:
-        """The first that differ in this call and that a unit can run."""
+        """Yield the first tilings that differ for this call and that a unit can run."""
         keys: set[Hashable] = set()
         least, is_any = self._sram_bytes, False
         for _, tiling in candidates:
@@ -155,7 +169,7 @@ class StripeTilings:
                 return
 
     def _way(self, layer: Layer, call: LayerCall, tiling: Tiling) -> _Cut | None:
-        """One way to cut a call; None where its groups do not fall into blocks of channels."""
+        """Return one way to tile a call; None where its tiles do not write exactly this block of channels."""
         tiles = list(layer.tiled.nest(layer, tiling, call.extent).iterate_tasks())
         if call.extent.channels[1] < layer.output.shape[3] and not _makes(tiles, call.extent, layer.output.shape[2]):
             return None
@@ -166,7 +180,7 @@ class StripeTilings:
         return _Cut(TileChoice(tiling, units), self._count_shared_cycles(layer, tiles, units) if units else 0, block_bytes)
 
     def _count_shared_cycles(self, layer: Layer, tiles: Sequence[TileTask], units: Sequence[Unit]) -> int:
-        """The cycles of the tiles alone, each chain on the unit that ends it first."""
+        """Return the cycles of the tiles alone, each chain on the unit that ends it first."""
         if len(units) == 1:
             return sum(self._model.runs(layer, w)[units[0]].unit_cost.alone_cycles for w in tiles)
         busy = dict.fromkeys(units, 0)
@@ -179,13 +193,13 @@ class StripeTilings:
 
 
 def _within(box: Box, extent: Extent) -> bool:
-    """True where the box has no other channels than the extent."""
+    """Return whether all channels of the box are in the extent."""
     first, count = extent.channels
     return len(box.start) == 4 and box.start[3] >= first and box.start[3] + box.size[3] <= first + count
 
 
 def _makes(tiles: Sequence[TileTask], extent: Extent, width: int) -> bool:
-    """True where the tiles write all of the extent and nothing else."""
+    """Return whether the tiles write all of the extent and nothing else."""
     writes = [tile.write for tile in tiles if tile.write is not None]
     return (
         all(_within(box, extent) for box in writes)
@@ -194,7 +208,10 @@ def _makes(tiles: Sequence[TileTask], extent: Extent, width: int) -> bool:
 
 
 def padding(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
-    """The input rows (axis 1) or columns that these of the output read, and the padding among them, for each window."""
+    """Return a key of the input rows (axis 1) or columns (axis 2) that an output range reads, padding included.
+
+    Calls with equal keys and sizes take the same time.
+    """
     windows = chain.from_iterable((layer.tiled.windows(layer, axis) or {}).values())
     spans_read = ((w, *w.get_input_span(*span)) for w in windows)
     return tuple((w.meets(*span), w.offset(span[0], first), size) for w, first, size in spans_read)
@@ -208,8 +225,10 @@ class TileChoice(NamedTuple):
 
 
 class CandidateKey(NamedTuple):
-    """The key of a candidate: the arguments of `CascadePlanner.plan` that decide it. `double_buffered`: roots that have room for
-    one more stripe."""
+    """The key of a candidate: the arguments of `CascadePlanner.plan` that decide it.
+
+    `double_buffered`: roots whose rolling buffer has room for one more stripe.
+    """
 
     first: int
     end: int
@@ -222,8 +241,9 @@ class CandidateKey(NamedTuple):
 class CandidateSeed(NamedTuple):
     """The part of a candidate that one call of each layer decides.
 
-    `least_bytes`: of SRAM that it takes at least. `least_with_read`: the same where inputs from DRAM are loaded once for all
-    blocks of channels; None where nothing is read or there are no blocks.
+    `inner_roots`: tensors with rolling buffers and their roots. `chosen`: tiling and units of each layer.
+    `least_bytes`: SRAM that it takes at least. `least_with_read`: the same where inputs from DRAM are loaded once for
+    all blocks of channels; None where nothing is read or there are no such blocks.
     """
 
     inner_roots: Mapping[str, str]
@@ -233,8 +253,11 @@ class CandidateSeed(NamedTuple):
 
 
 class BufferCounts(NamedTuple):
-    """Slots of rings of what is read and of what is stored. `each_unit`: as many for each of the units. `stay`: what is read is
-    brought once for all blocks of channels, each thing to a slot of its own."""
+    """The number of slots of tile buffers that are read and of those that are stored.
+
+    `each_unit`: so many for each of the units. `stay`: what is read is loaded once for all blocks of channels, each
+    item in a slot of its own.
+    """
 
     reads: int
     stores: int
@@ -243,7 +266,11 @@ class BufferCounts(NamedTuple):
 
 
 class ConstantBuffers:
-    """The constants of a layer's works, by role, and what else passes through its rings."""
+    """The items that pass through a layer's tile buffers, collected tile by tile.
+
+    `sizes`: the largest item of each buffer. `blocks`: constants by key of the buffer and first channel of the block.
+    `read`: inputs that each block of channels reads again, by key of the buffer.
+    """
 
     def __init__(self, layer: Layer, units: Sequence[Unit]):
         self._layer, self.sizes, self._units = layer, Sizes(layer, units), units
@@ -251,7 +278,7 @@ class ConstantBuffers:
         self.read: dict[str, dict[Hashable, int]] = {}  # by role: what each block of channels reads again
 
     def add(self, tile: TileTask, inside: Collection[str], channel: int) -> None:
-        """Add a tile. `inside`: tensors that lie in SRAM. `channel`: the first of the block of channels."""
+        """Add the items of a tile. `inside`: tensors in SRAM. `channel`: first channel of its block of channels."""
         self.sizes.add(tile, inside)
         for i, block in enumerate(tile.blocks):
             self.blocks.setdefault(f"b{i}", {}).setdefault(channel, {}).setdefault(block.key, block.size_bytes)
@@ -264,21 +291,21 @@ class ConstantBuffers:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all constants at once."""
+        """The bytes of slots that hold all constants of the layer at once, by block of channels."""
         return sum(sum(self._list_resident_slots(role)) for role in self.blocks)
 
     def _list_resident_slots(self, role: str) -> tuple[int, ...]:
-        """Slots in which what passes through a ring stays: each thing of a block of channels in one of its own."""
+        """Return the sizes of slots in which all constants of a block of channels stay."""
         return self._own_slots(list(self.blocks[role].values()))
 
     def _own_slots(self, blocks: Sequence[Mapping[Hashable, int]]) -> tuple[int, ...]:
-        """The sizes of slots, one for each item. They are equal where several units may take any item first."""
+        """Return the sizes of slots, one for each item. They are equal where several units may take any item first."""
         if len(blocks) == 1 and len(self._units) == 1:
             return tuple(*(block.values() for block in blocks))
         return (max(size for block in blocks for size in block.values()),) * max(map(len, blocks))
 
     def slots(self, depth: BufferCounts, stay: bool) -> tuple[Ring, ...]:
-        """The layer's rings. `stay`: constants are loaded once, each to a slot of its own."""
+        """Return the layer's tile buffers. `stay`: constants are loaded once, each into a slot of its own."""
         reads, stores = (self.sizes.slots(d, self._units, depth.each_unit) for d in (depth.reads, depth.stores))
         slots = (store if store.key == "w" else read for read, store in zip(reads, stores))
         sizes = {key: self._list_resident_slots(key) for key in self.blocks} if stay else {}
@@ -287,7 +314,7 @@ class ConstantBuffers:
         return tuple(self._resize_ring(ring, sizes[ring.key]) if ring.key in sizes else ring for ring in slots)
 
     def _resize_ring(self, ring: Ring, sizes: tuple[int, ...]) -> Ring:
-        """The ring with these slots: `ALL` where each item has one of its own."""
+        """Return the ring with slots of these sizes; its `slots` are `ALL` where each item has one of its own."""
         items = sum(map(len, self.blocks.get(ring.key, {}).values()))
         each = len(set(sizes)) > 1 or 1 < len(sizes) == items
         return replace(ring, sizes=sizes, slots=ALL if each else len(sizes))
@@ -295,9 +322,11 @@ class ConstantBuffers:
 
 @dataclass
 class CascadeCandidate:
-    """A cascade but for its slots.
+    """A cascade without slots for its tile buffers.
 
-    `height`: of its stripes. `rings_bytes`: of the rows that are kept. `inside`: tensors that lie in SRAM.
+    `layers`: indices in the region. `height`: rows of a stripe. `rings_bytes`: bytes of the rolling buffers. `views`:
+    of tensors in rolling buffers. `inside`: tensors in SRAM. `visited`: the steps that are timed. `blocks`: what passes
+    through the tile buffers of each layer. `planned`: timed cascades by their slots, added by the planner.
     """
 
     layers: range
@@ -315,7 +344,7 @@ class CascadeCandidate:
 
     @cached_property
     def order(self) -> list[int]:
-        """Layers of most constants first."""
+        """The layers, those of most constants first."""
         return sorted(self.layers, key=lambda i: -self.blocks[i].total_bytes)
 
     @property
@@ -324,10 +353,9 @@ class CascadeCandidate:
         return any(len(chosen.units) > 1 for chosen in self.chosen.values())
 
     def depths(self, most: int, stay: bool) -> list[BufferCounts]:
-        """The slot counts that are tried, the most first. Blocks are there for want of room, so that for them only inputs or only
-        outputs may be double buffered.
+        """Return the slot counts to try, the most first. `most`: slots of a buffer. `stay`: inputs are loaded once.
 
-        `stay`: inputs are loaded once.
+        With blocks, which are there for want of room, only inputs or only outputs may be double buffered.
         """
         shared = [BufferCounts(most, most, True)] if self.is_shared else []
         mixed = [BufferCounts(1, most), BufferCounts(most, 1)] if self.stripes.sweep != UNCUT and most > 1 else []
@@ -335,6 +363,8 @@ class CascadeCandidate:
         return [depth._replace(stay=stay) for depth in (*shared, *every[:1], *mixed, *every[1:])]
 
     def slots(self, depth: BufferCounts, streamed: int) -> dict[int, tuple[Ring, ...]]:
-        """The rings of each layer. `streamed`: so many layers, those of most constants first, load them again for each stripe."""
+        """Return the tile buffers of each layer. The first `streamed` layers of `order` load their constants again for
+        each stripe.
+        """
         again = self.order[:streamed]
         return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}

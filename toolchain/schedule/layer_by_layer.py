@@ -1,4 +1,8 @@
-"""Plans in which each layer runs by itself: residency, a tiling for each layer, and a placement in each memory."""
+"""Plan a region with each layer by itself: tensors that stay in SRAM, a tiling for each layer, and addresses.
+
+`RegionPlanner` and `AllResidentPlanner` build on it. A root is a tensor with storage of its own; a step is the index of
+a layer.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,13 @@ RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that
 
 
 class LayerByLayer:
-    """The planner of one region layer by layer."""
+    """The planner of one region, layer by layer. Creating it finds views, layers and live ranges; nothing is searched
+    yet.
+
+    `layers`: the nodes that compute or move data. `free`: nodes that are views and cost nothing. `port_roots`: roots of
+    the region's inputs and outputs, which lie in DRAM. `storages`: size and live range of each root. `settled`: roots
+    that the residency choice leaves as they are.
+    """
 
     def __init__(self, planning: RegionInput):
         graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
@@ -72,7 +82,7 @@ class LayerByLayer:
         self.placed: dict[object, PlannedRegion | None] = {}  # by resident roots and layers
 
     def _is_free(self, node: Node) -> bool:
-        """True where the operator only reads codes under another shape, and so is no layer."""
+        """Return whether the node is a Reshape that moves nothing."""
         out = node.outputs[0]
         return isinstance(node.op, Reshape) and self.views[out].root != out
 
@@ -91,7 +101,9 @@ class LayerByLayer:
 
     @cached_property
     def _least(self) -> Sequence[int]:
-        """`least_bytes` of the smallest tiles. Raises CompileError where a layer has none."""
+        """The bytes of SRAM that each layer needs for tile buffers at least. Raise CompileError where a layer cannot
+        fit.
+        """
         tiles = self.layerwise.smallest_tiles()
         refusal = explain_too_small(self.layers, tiles, self.chip, self.graph)
         if refusal is not None:
@@ -100,21 +112,24 @@ class LayerByLayer:
 
     @property
     def size(self) -> int:
+        """The bytes of the SRAM."""
         return self.chip.sram.size
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
-        """The SRAM that each layer needs for its rings. `tiles`: bytes with its smallest ones."""
+        """Return the SRAM that each layer needs for tile buffers, given those of its smallest tiles. Subclasses may ask
+        for more.
+        """
         return tiles
 
     def explain_no_placement(self) -> CompileError:
-        """Why no plan was found."""
+        """Return the error for a region of which no plan can be placed."""
         return CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
 
     def _layer_by_layer(self) -> list[PlannedRegion]:
-        """The best plans layer by layer.
+        """Return the best plans layer by layer; empty where none can be placed.
 
-        Shares of the SRAM for staging are tried first, then ways to compare tilings. The faster of the tilings that are best
-        alone and amid others comes first, then the other, then that of least DRAM traffic.
+        Shares of the SRAM kept for tile buffers are tried first, then ways to compare tilings. The fastest comes first.
+        That of least DRAM traffic, if it differs, is the last.
         """
         best, best_share = None, 0.0
         for share in RESERVES if self.options.residency else (1.0,):
@@ -136,8 +151,11 @@ class LayerByLayer:
         return list(different.values())
 
     def _try(self, least: Sequence[int], share: float, by: CostWeights, most: float = math.inf) -> PlannedRegion | None:
-        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. `most`: cycles
-        of all layers alone; None where they are more."""
+        """Return a plan with `share` of the SRAM kept for tile buffers, or None.
+
+        Less and less is resident until it can be placed, in eight attempts at most. `most`: None is returned where the
+        layers alone take more cycles.
+        """
         usable = 1.0
         for _ in range(8):
             reserved = [min(self.size, max(need, int(share * self.size))) for need in least]
@@ -158,6 +176,10 @@ class LayerByLayer:
         return None
 
     def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
+        """Return the roots that stay in SRAM, of the choice that saves most traffic.
+
+        `reserved`: bytes that each layer needs besides. `capacity`: bytes of SRAM for both.
+        """
         if not self.options.residency:
             return frozenset()
         align = self.chip.sram.alignment_bytes
@@ -169,6 +191,10 @@ class LayerByLayer:
         return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
 
     def tile(self, resident: frozenset[str], usable: float, by: CostWeights) -> list[PlannedLayer] | None:
+        """Return the plan of each layer with these roots in SRAM; None where one does not fit beside them.
+
+        `usable`: share of the remaining SRAM that tile buffers may take. `by`: how tilings are compared.
+        """
         names = {n for n, v in self.views.items() if v.root in resident}
         live, planned = self._live_bytes(resident), list[PlannedLayer]()
         for number, (layer, moved, used) in enumerate(zip(self.layers, self.moved, live), 1):
@@ -183,7 +209,7 @@ class LayerByLayer:
         return planned
 
     def _live_bytes(self, resident: Collection[str]) -> list[int]:
-        """The live bytes of these roots while each layer runs."""
+        """Return the bytes of these roots that are live while each layer runs."""
         live, align = [0] * len(self.layers), self.chip.sram.alignment_bytes
         for storage in (self.storages[root] for root in resident):
             for step in range(storage.start, storage.end):
@@ -198,10 +224,12 @@ class LayerByLayer:
         near: PlannedRegion | None = None,
         is_spaced: bool = False,
     ) -> PlannedRegion | None:
-        """The plan with addresses and cycles; None where something has no place.
+        """Return the plan of these layers and cascades with addresses and expected cycles; None where something has no
+        place.
 
-        `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no single order of the buffers
-        fits. `near`: a plan from which this one differs in few layers. `is_spaced`: see `allocation`.
+        `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no simple order of the
+        buffers fits. `near`: a plan that differs in few layers, for faster timing. `is_spaced`: see `allocation`. It
+        counts as one search step.
         """
         self.steps.take()
         placements = self.allocation(parts, resident, is_spaced).in_memories(searched)
@@ -217,13 +245,16 @@ class LayerByLayer:
         return replace(plan, cycles=self.costs.cycles(plan, near=near))
 
     def _views_of(self, parts: Sequence[Part]) -> Mapping[str, View]:
-        """The region's views; others of tensors of which cascades keep the latest rows."""
+        """Return the region's views, with rolling buffers of these parts' cascades."""
         cascades = cascades_of(parts)
         return self.views | dict(chain.from_iterable(cascade.views.items() for cascade in cascades)) if cascades else self.views
 
     def allocation(self, parts: Sequence[Part], resident: frozenset[str], is_spaced: bool = False) -> Allocation:
-        """The buffers of a plan. `is_spaced`: a layer that units of another kind run waits for no slot of the layer before, where
-        there is room."""
+        """Return the buffers of a plan, to be placed.
+
+        `is_spaced`: where there is room, slots of a layer outlive it by one step if the next layer runs on units of
+        another kind.
+        """
         cascades, views = cascades_of(parts), self._views_of(parts)
         roots = [
             ResidentRoot(s, views[n].count_stored_bytes(self.graph.types[n].shape))

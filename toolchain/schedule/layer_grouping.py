@@ -1,8 +1,10 @@
-"""Dynamic programming cuts a region into single layers and cascades, and keeps tensors in SRAM across each cut.
+"""Cut a region into single layers and cascades, and choose the tensors that lie in SRAM across each cut, by dynamic
+programming.
 
-A state is the set of roots that lie in SRAM at a cut. The cost of a cascade is bounded from below first: by its layers with all
-tensors in SRAM, and by the bytes that cross its ends. Cascades on the best path are planned, until the best path of planned ones
-is as good as the bound.
+`schedule.region_planner` uses it where tensors would be spilled. A state is a cut with the set of roots that lie in
+SRAM there. The cost of a cascade is first bounded from below, by its layers with all tensors in SRAM and by the bytes
+that it must move. Cascades on the best path are then planned (`schedule.cascade`). This goes on until the best path of
+planned ones is close to the bound.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ Roots = frozenset[str]
 
 @dataclass(frozen=True)
 class GroupingBounds:
-    """The facts of a region's layers by which cascades are bounded.
+    """Facts about a region's layers by which cascades are bounded. A root is a tensor with storage of its own.
 
-    `roots`: that each layer touches. `heights`: rows of its output. `layer_cycles`: of a layer by itself with these roots in
-    SRAM, in so many bytes of it; None where it does not fit. `open`: layers that run while some tensor is spilled. `settled`:
-    roots in SRAM that none of those layers touches.
+    `roots`: roots that each layer touches. `heights`: rows of its output. `layer_cycles`: returns the cost of a layer
+    by itself, by index, resident roots and bytes of SRAM; None where it does not fit. `open`: layers that run while
+    some tensor is spilled; only these join cascades. `settled`: roots in SRAM that none of those layers touches.
     """
 
     storages: Mapping[str, Storage]
@@ -54,20 +56,23 @@ class GroupingBounds:
     settled: Roots
 
     def size_bytes(self, roots: Collection[str]) -> int:
-        """The bytes of these roots in SRAM."""
+        """Return the bytes that these roots take of the SRAM."""
         return sum(round_up(self.storages[r].size_bytes, self.alignment_bytes) for r in roots)
 
     def count_moved_bytes(self, first: int, end: int, inside: Roots) -> int:
-        """The bytes of roots that these layers touch outside the SRAM, each counted once."""
+        """Return the bytes of the roots that layers first .. end - 1 touch outside `inside`, each counted once."""
         return sum(self.storages[r].size_bytes for r in self.list_roots(first, end) - inside)
 
     def list_roots(self, first: int, end: int) -> Roots:
-        """The roots that these layers touch."""
+        """Return the roots that layers first .. end - 1 touch."""
         return frozenset[str]().union(*self.roots[first:end])
 
 
 class CascadeBounds:
-    """Cycles that cascades of one region take at least, for so many bytes of SRAM; by: how plans are compared."""
+    """Lower bounds of the cost of cascades, as costs are weighted by `by`.
+
+    `usable`: bytes of SRAM that plans may use. Methods name layers first .. end - 1, and the roots that are resident.
+    """
 
     def __init__(self, cascades: CascadePlanner, bounds: GroupingBounds, usable: int, by: CostWeights):
         self._cascades, self._bounds, self._usable, self._by = cascades, bounds, usable, by
@@ -76,9 +81,10 @@ class CascadeBounds:
         self._columns: dict[tuple[int, int, Roots, int], Mapping[int, float]] = {}
 
     def cycles(self, first: int, end: int, resident: Roots, room: int) -> float | None:
-        """The cycles that a cascade takes at least; None where it keeps more rows than there is room for.
+        """Return a lower bound of the cascade's cost in `room` bytes of SRAM; None where its rolling buffers never fit.
 
-        It is all that its layers compute, or all that it moves. Constants that do not stay are moved once more for each stripe.
+        It is the larger of what its layers compute and what it moves. Constants that do not fit are moved once more for
+        each stripe.
         """
         fixed = self._get_fixed_part(first, end, resident)
         if fixed is None:
@@ -100,8 +106,10 @@ class CascadeBounds:
         return min(self.in_columns(first, end, resident, room).values(), default=None) if best is None else best
 
     def in_columns(self, first: int, end: int, resident: Roots, room: int) -> Mapping[int, float]:
-        """Lower bounds of cycles for the widest blocks of columns whose stripes fit. Constants that do not stay are loaded
-        once more for each stripe of each block."""
+        """Return lower bounds by width, of the widest column blocks whose stripes fit; empty where none does.
+
+        Constants that do not fit are loaded once more for each stripe of each block.
+        """
         key = first, end, resident, room
         if key not in self._columns:
             self._columns[key] = self._search_columns(first, end, resident, room)
@@ -127,21 +135,22 @@ class CascadeBounds:
         return bounds_of_columns
 
     def _cycles_in_columns(self, first: int, end: int, columns: int) -> float:
-        """The least cycles of these layers with all tensors in SRAM, in blocks of so many columns; halos are computed again."""
+        """Return the least cost of these layers with all tensors in SRAM, columns at block borders computed again."""
         cycles_inside = (self._inside_cycles(i) or 0 for i in range(first, end))
         return sum(cycles * times for cycles, times in zip(cycles_inside, self._cascades.count_recomputed(first, end, columns)))
 
     def _inside_cycles(self, index: int) -> float | None:
-        """The cycles of a layer by itself with all its tensors in SRAM."""
+        """Return the cost of a layer by itself with all of its tensors in SRAM; None where it does not fit."""
         if index not in self._inside:
             bounds = self._bounds
             self._inside[index] = bounds.layer_cycles(index, bounds.roots[index], self._usable, self._by)
         return self._inside[index]
 
     def _get_fixed_part(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
-        """The part of a cascade's bound that its stripes do not change; None where it keeps no tensor.
+        """Return (cost with all tensors in SRAM, tensor bytes that must move, constant bytes), which stripes do not
+        change.
 
-        It is the cycles with all tensors in SRAM, the tensor bytes that it moves, and its constant bytes.
+        None: it has no tensor for a rolling buffer, or a layer does not fit.
         """
         key = first, end, resident
         if key not in self._least:
@@ -167,7 +176,10 @@ CascadeKey = tuple[int, int, Roots]  # layers [first, end) and what of theirs li
 
 
 class LayerGroup(NamedTuple):
-    """Layers [first, end) in one go, with these roots in SRAM; cascade: None for a layer by itself."""
+    """Layers first .. end - 1 as one step of a path, with the roots that are resident meanwhile.
+
+    `cascade`: their plan; None for a single layer.
+    """
 
     first: int
     end: int
@@ -178,8 +190,9 @@ class LayerGroup(NamedTuple):
 class _Step(NamedTuple):
     """One layer or cascade on a path.
 
-    `cycles`: at least; of a single layer exactly. `cost`: with the bytes that it moves. `room`: bytes of SRAM beside the resident
-    roots.
+    `resident`: roots in SRAM while it runs, `resident_after`: of these, those that later layers need,
+    `resident_touched`: those that it touches. `room`: bytes of SRAM beside the resident roots. `cycles`: of a single
+    layer its cost, of a cascade a lower bound. `cost`: the same with the bytes that it moves.
     """
 
     first: int
@@ -207,7 +220,7 @@ CascadeCosts = dict[CascadeKey, dict[int, CascadeCost | None]]  # by room
 
 
 class _State(NamedTuple):
-    """The cheapest path to a state. `last`: the step to it from the state before; None at the beginning."""
+    """The cheapest path to a state. `last`: the step from the state before; None at the beginning."""
 
     cost: float
     before: _State | None
@@ -215,6 +228,7 @@ class _State(NamedTuple):
 
     @property
     def steps(self) -> list[_Step]:
+        """The steps of the path, in order."""
         steps_back: list[_Step] = []
         state = self
         while state.before is not None and state.last is not None:
@@ -224,12 +238,7 @@ class _State(NamedTuple):
 
 
 class GroupingSearch:
-    """The search of the cheapest path for so many bytes of SRAM.
-
-    `others`: bytes of the other memories. `by`: the weights by which plans are compared. Bytes count a little even where they
-    have no weight, so that of equal paths the one of least traffic wins. `planned`: cascades of earlier searches, by room.
-    `byte`: cycles that a moved byte counts as, where not by these weights.
-    """
+    """The search of the cheapest path through a region in so many bytes of SRAM."""
 
     def __init__(
         self,
@@ -242,6 +251,13 @@ class GroupingSearch:
         steps: SearchSteps,
         byte: float | None = None,
     ):
+        """Prepare a search.
+
+        `usable`: bytes of SRAM. `others`: bytes of the other on-chip memories. `by`: weights by which plans are
+        compared. `planned`: cascades of earlier searches; this one adds its own. `steps`: counter of the search steps.
+        `byte`: cost of a moved byte. None: that of `by`, or a little where it has none, so that of equal paths the one
+        of least traffic wins.
+        """
         self.by, self._byte = by, byte or by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
         self._planned, self._search_steps = planned, steps
@@ -250,12 +266,17 @@ class GroupingSearch:
         self._least = CascadeBounds(cascades, bounds, usable, by)
 
     def room(self, resident: Roots, first: int, end: int) -> int:
-        """Bytes of SRAM beside these while layers [first, end) run, which make some of them in the place of others."""
+        """Return the bytes of SRAM beside resident roots while layers first .. end - 1 run. Roots made in the place of
+        others count once.
+        """
         separate = resident.difference(self._cascades.in_place(first, end, resident))
         return self._usable - self._bounds.size_bytes(separate)
 
     def best(self, near: float, rounds: int) -> list[LayerGroup] | None:
-        """The groups of a path within `near` of the bound, or of the best path after so many rounds; None without a path."""
+        """Return the steps of the best path of planned cascades, or None where no path exists.
+
+        The search ends once its cost is at most `near` times the lower bound, or after so many `rounds` of planning.
+        """
         best_path: _State | None = None
         for _ in range(rounds):
             path = self._path(only_planned=False)
@@ -274,12 +295,14 @@ class GroupingSearch:
         return None if best_path is None else [self._cut(step) for step in best_path.steps]
 
     def best_of_planned(self) -> list[LayerGroup] | None:
-        """The groups of the best path, of cascades that earlier searches planned; None without a path."""
+        """Return the steps of the best path whose cascades were planned earlier, or None."""
         path = self._path(only_planned=True)
         return None if path is None else [self._cut(step) for step in path.steps]
 
     def _find_planned_cascade(self, step: _Step) -> tuple[int | None, CascadeCost | None]:
-        """The cascade planned for the step's room, or for the least larger room, with that room; None where none was tried."""
+        """Return (room, cascade) that was planned for the step's room or the next larger one; (None, None) where none
+        was tried.
+        """
         by_room = self._planned.get(step.key)
         if by_room is None:
             return None, None
@@ -287,8 +310,7 @@ class GroupingSearch:
         return room, None if room is None else by_room[room]
 
     def _worth(self, step: _Step, only_planned: bool) -> float | None:
-        """The cost of a step, a lower bound where it is not planned; None where it cannot be planned. More room never costs
-        more."""
+        """Return the cost of a step, a lower bound where it is not planned; None where it cannot be planned."""
         if step.end - step.first == 1:
             return step.cost
         room, planned = self._find_planned_cascade(step)
@@ -316,7 +338,9 @@ class GroupingSearch:
         return [min(end, at + _LONGEST) for at, end in enumerate(ends)]
 
     def _path(self, only_planned: bool) -> _State | None:
-        """The path of least cost. Unless only_planned, cascades that are not planned yet count by their bound."""
+        """Return the end of the cheapest path, or None. With `only_planned`, cascades without a plan are left out; else
+        their bound counts.
+        """
         states: list[dict[Roots, _State]] = [{} for _ in range(self._count + 1)]
         states[0][frozenset()] = _State(0, None, None)
         for at in range(self._count):
@@ -329,7 +353,7 @@ class GroupingSearch:
         return min(states[-1].values(), key=lambda s: s.cost, default=None)
 
     def _steps_with_costs(self, at: int, live: Roots, only_planned: bool) -> list[tuple[_Step, float]]:
-        """The steps from a state that may be planned, with their costs."""
+        """Return the possible steps from a state, with their costs."""
         costs = self._costs[at].get((live, only_planned))
         if costs is None:
             worth = ((step, self._worth(step, only_planned)) for step in self._steps(at, live))
@@ -362,8 +386,10 @@ class GroupingSearch:
                     )
 
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
-        """The sets of roots that may lie in SRAM while layers [first, end) run: the live ones, and some of their outputs for
-        later layers."""
+        """Yield the sets of roots that may lie in SRAM while layers first .. end - 1 run.
+
+        They are the live ones and some of these layers' outputs that later layers read.
+        """
         storages = self._bounds.storages
         outputs = [
             r
@@ -379,9 +405,9 @@ class GroupingSearch:
                     yield chosen
 
     def _settle(self, step: _Step, better: float) -> None:
-        """Plan a cascade, as far as it could cost less than `better`, which a path through it must to beat the best one.
+        """Plan the cascade of a step, as far as it could cost less than `better`.
 
-        Blocks of columns take longest to plan. They are planned once nothing else fits and the best path still goes through the
+        Column blocks take longest to plan. They come once nothing else fits and the best path still goes through the
         cascade.
         """
         by_room = self._planned.setdefault(step.key, {})
@@ -395,7 +421,7 @@ class GroupingSearch:
             by_room[step.room] = self._cheapest(self._in_columns(step, better))
 
     def _in_rows(self, step: _Step) -> CascadeCost | None:
-        """Stripes as high as fit, and some lower ones; those of blocks of channels."""
+        """Return the cheapest plan of stripes of rows and of channel blocks, or None."""
         cascades = self._highest(step, UNCUT, _HEIGHTS)
         for channels in self._cascades.blocks(step.first, step.end, step.resident_touched)[:_BLOCKS]:
             for stay in (False, True):
@@ -406,12 +432,14 @@ class GroupingSearch:
         return min((CascadeCost(f, self._cost(f)) for f in cascades), key=lambda f: f.cost, default=None)
 
     def _least_in_columns(self, step: _Step) -> CascadeCost | None:
-        """The lower bound of all column blocks; None where there are none."""
+        """Return the lower bound of all column blocks; None where there are none."""
         bounds = self._least.in_columns(step.first, step.end, step.resident_touched, step.room)
         return CascadeCost(None, min(bounds.values()) + step.cost - step.cycles) if bounds else None
 
     def _in_columns(self, step: _Step, better: float) -> list[PlannedCascade]:
-        """The highest stripes of each of the widest blocks that could be faster in spite of what they make again."""
+        """Return plans of the widest column blocks that could cost less than `better` in spite of what they compute
+        again.
+        """
         cascades: list[PlannedCascade] = []
         better -= step.cost - step.cycles  # what it moves
         for columns, least in self._least.in_columns(step.first, step.end, step.resident_touched, step.room).items():
@@ -423,7 +451,9 @@ class GroupingSearch:
         return self.by(planned.layers[-1]) + self._byte * planned.moved_bytes
 
     def _highest(self, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:
-        """The highest stripes that fit. `stay`: what is read is brought once for all blocks of channels."""
+        """Return plans with the highest stripes that fit, `most` at most. `stay`: inputs are loaded once for all blocks
+        of channels.
+        """
         room = {**self._others, int(Space.SRAM): step.room}
         cascades: list[PlannedCascade] = []
         heights = halvings(self._bounds.heights[step.end - 1])[1:]

@@ -1,4 +1,8 @@
-"""The search for a region's plan: layer by layer, cascades, finer tiles, prefetch of constants."""
+"""Search the plans of a region: layer by layer first, then with cascades, finer tiles and prefetched constants.
+
+`schedule.goals` calls `RegionPlanner`. A base plan holds every decision but the prefetch of constants, which is
+searched afterwards.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,11 @@ Place = Callable[[Sequence[PlannedLayer], PlannedRegion], PlannedRegion | None] 
 def refine_tiles(
     plan: PlannedRegion, signature: Callable[[int], Hashable], finer: Finer, place: Place, steps: SearchSteps
 ) -> PlannedRegion:
-    """The plan, or one of fewer cycles with finer tiles.
+    """Return the plan, or one with finer tiles that takes at least a thousandth fewer cycles.
 
-    Equal layers with one tiling, as those of equal blocks have, are changed together. Finer tilings are tried one after the
-    other, each in the best plan so far. `signature`: a key of equal layers.
+    Equal layers with one tiling are changed together. Each finer tiling is tried in the best plan so far. `signature`:
+    returns a key of equal layers. `finer`: returns tilings of a layer with more tiles. `place`: returns the plan with
+    other layers and new addresses, or None where they have no place.
     """
     for group in _groups(plan, signature):
         if _most(plan, group) < _GAIN * plan.cycles:
@@ -48,7 +53,7 @@ def refine_tiles(
 
 
 def _groups(plan: PlannedRegion, signature: Callable[[int], Hashable]) -> list[Sequence[int]]:
-    """Layers by themselves, equal ones of one tiling together."""
+    """Return the indices of layers outside cascades, equal ones with one tiling together."""
     groups: dict[Hashable, list[int]] = {}
     for run in plan.runs:
         tiled = plan.layers[run] if isinstance(run, int) else None
@@ -58,14 +63,17 @@ def _groups(plan: PlannedRegion, signature: Callable[[int], Hashable]) -> list[S
 
 
 def _most(plan: PlannedRegion, group: Sequence[int]) -> int:
-    """Cycles that these layers could work beside neighbours on units of another kind."""
+    """Return the cycles that these layers could at most run beside neighbours on units of another kind."""
     tiled = [planned if isinstance(planned, TiledLayer) else None for planned in plan.layers]
     pairs = ((tiled[i], tiled[j]) for i in group for j in (i - 1, i + 1) if 0 <= j < len(tiled))
     return sum(min(a.cycles, b.cycles) for a, b in pairs if a and b and a.units[0].kind != b.units[0].kind)
 
 
 class RegionPlanner(LayerByLayer):
-    """The search for plans of one region, with cascades and prefetch."""
+    """The search for plans of one region, with cascades and prefetches.
+
+    `grouped`: the usable SRAM and the plan before, of the cascades that were taken; None: no cascades.
+    """
 
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
@@ -74,7 +82,10 @@ class RegionPlanner(LayerByLayer):
         self.grouped: tuple[int, PlannedRegion] | None = None  # SRAM bytes and plan before, of the cascades that could be placed
 
     def search_plans(self) -> list[PlannedRegion]:
-        """Plans that are expected to take few cycles, with all their works. Raises CompileError."""
+        """Return finished plans that are expected to take few cycles, at least one. All of their tiles are timed.
+
+        Raise CompileError where a layer cannot fit, nothing can be placed, or every plan has too many tiles.
+        """
         plans, most = list[PlannedRegion](), math.inf
         for plan in self.base_plans() or [self._in_all()]:
             plans.append(replace(self.add_prefetch(plan, most), raced=plan.raced))
@@ -82,8 +93,11 @@ class RegionPlanner(LayerByLayer):
         return [self.finish(plan) for plan in plans if plan.cycles <= most]
 
     def base_plans(self) -> list[PlannedRegion]:
-        """Plans without prefetch that may be the fastest with it, the closest first, and that one with finer tiles. Raises
-        CompileError."""
+        """Return the plans without prefetch that may be the fastest with it, the closest first, and that one with finer
+        tiles.
+
+        It is empty where nothing can be placed. Raise CompileError where a layer cannot fit its memories.
+        """
         plans, close = self._best(), list[PlannedRegion]()
         first_cycles = {plan: self._first_cycles(plan) for plan in plans}
         most = _CLOSE * min(first_cycles.values(), default=0.0)
@@ -96,11 +110,11 @@ class RegionPlanner(LayerByLayer):
         return [plan for plan in close if self.too_many(plan) is None]
 
     def _first_cycles(self, plan: PlannedRegion) -> float:
-        """The cycles of a plan with its first prefetch."""
+        """Return the expected cycles of a plan with its first prefetch."""
         return self._prefetch_search(plan).first.cycles if self.options.prefetch else plan.cycles
 
     def of_little_traffic(self) -> list[PlannedRegion]:
-        """Plans of the ways in which bytes count."""
+        """Return finished plans found with weights on moved bytes; empty without residency."""
         if not self.options.residency:
             return []
         ways = ((share, by) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))
@@ -110,10 +124,10 @@ class RegionPlanner(LayerByLayer):
         return [self.finish(p) for p in (*layerwise, *cut) if self.too_many(p) is None]
 
     def frugal(self, plans: Sequence[PlannedRegion], chosen: Sequence[PlannedRegion], most: float) -> list[PlannedRegion]:
-        """A plan of at most so many cycles that moves less than those chosen of all plans.
+        """Return at most one plan that takes at most `most` cycles and moves a twentieth less than those of `chosen`.
 
-        It is one of them, or of cascades that the search has planned anyway, where a moved byte counts as the cycles that it
-        takes. A twentieth of all bytes is to be saved at least: MobileNetV3 small in 64 KiB took 16 % longer to build for 2.5 %.
+        It is one of `plans`, or is made of cascades that the search has planned, with a moved byte at the cycles that
+        it takes. A twentieth is asked: MobileNetV3 small in 64 KiB took 16 % longer to build for 2.5 %.
         """
         moved = {plan: self.costs.count_moved_bytes(plan) for plan in plans}
         best = min((plan for plan in plans if plan.cycles <= most), key=moved.__getitem__, default=None)
@@ -132,7 +146,7 @@ class RegionPlanner(LayerByLayer):
         return []
 
     def _little_traffic(self, layerwise: Sequence[PlannedRegion]) -> list[PlannedRegion]:
-        """Plans with cascades, compared by DRAM traffic."""
+        """Return plans with cascades, compared by DRAM traffic."""
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
             for share in () if self.steps.over else _USABLE:
@@ -143,7 +157,7 @@ class RegionPlanner(LayerByLayer):
         return []
 
     def _spilling(self, plans: Sequence[PlannedRegion]) -> PlannedRegion | None:
-        """The first that spills anything, with all that any of them spills."""
+        """Return the first plan that spills, with all that any of the plans spills; None where none does."""
         spilled = {storage.name for plan in plans for storage in plan.spilled}
         for plan in plans:
             if plan.spilled:
@@ -152,7 +166,9 @@ class RegionPlanner(LayerByLayer):
         return None
 
     def _in_all(self) -> PlannedRegion:
-        """The plan with nothing resident and tiles as large as possible."""
+        """Return the plan with nothing resident and tiles as large as possible. Raise CompileError where it has no
+        place.
+        """
         plan = self._try([self.size] * len(self._least), 1.0, ALONE)
         if plan is None:
             raise self.explain_no_placement()
@@ -160,18 +176,21 @@ class RegionPlanner(LayerByLayer):
         return self.group_cascades(plan)
 
     def require_few(self, plan: PlannedRegion) -> None:
-        """Raises CompileError where its program would be too long to be built and checked."""
+        """Raise CompileError where the plan has so many tiles that its program would be too long to build and check."""
         refusal = self.too_many(plan)
         if refusal is not None:
             raise CompileError(refusal)
 
     def too_many(self, plan: PlannedRegion) -> str | None:
-        """Why its program would be too long; or None."""
+        """Return a sentence on a plan with too many tiles, or None."""
         tile_counts = [planned.tile_count if isinstance(planned, TiledLayer) else 0 for planned in plan.layers]
         return explain_too_many([p.layer for p in plan.layers], tile_counts, self.chip)
 
     def add_prefetch(self, plan: PlannedRegion, worst: float = math.inf) -> PlannedRegion:
-        """The plan with constants fetched ahead where that takes fewer cycles. `worst`: beyond which it is not worth a search."""
+        """Return the plan with prefetched constants where that takes fewer cycles, else the plan.
+
+        `worst`: cycles beyond which no search goes on.
+        """
         return plan if not self.options.prefetch or self.steps.over else self._prefetch_search(plan).best(worst)
 
     def _prefetch_search(self, plan: PlannedRegion) -> PrefetchSearch:
@@ -187,7 +206,9 @@ class RegionPlanner(LayerByLayer):
         return self._prefetch_searches[key]
 
     def retile(self, plan: PlannedRegion) -> PlannedRegion:
-        """The plan with finer tiles where units of another kind wait for them."""
+        """Return the plan with finer tiles for layers beside one on units of another kind, where that takes fewer
+        cycles.
+        """
         if not self.options.residency or self.steps.over:
             return plan
         live = self._live_bytes(plan.resident)
@@ -217,16 +238,22 @@ class RegionPlanner(LayerByLayer):
         return PlanCosts(self.model, {self.layers[at + n].node.name for at in self.overlapping for n in (0, 1)})
 
     def _time_overlaps(self, plan: PlannedRegion, near: PlannedRegion) -> PlannedRegion:
-        """The plan with its cycles by all tiles of layers beside which others run. `near`: differs from it in few layers."""
+        """Return the plan with cycles by all tiles of layers beside which others run. `near`: a plan that differs in
+        few layers.
+        """
         return replace(plan, cycles=self._overlap_costs.cycles(plan, near=near))
 
     def finish(self, plan: PlannedRegion) -> PlannedRegion:
-        """The plan with its last addresses, the cycles of all its tiles, and units. A schedule that is given back ends so too."""
+        """Return the plan with its last addresses, the unit of each tile, and cycles by all of its tiles.
+
+        A schedule that a user gives is finished in the same way.
+        """
         return assign_units(self._space_out(plan), self.model)
 
     def _space_out(self, plan: PlannedRegion) -> PlannedRegion:
-        """The plan with other addresses where layers need not wait for slots of those beside which they run, if it is faster.
-        Plans with prefetch stay as they are: what it loads has the room."""
+        """Return the plan with addresses by which overlapping layers wait less for slots, where it is faster; else the
+        plan.
+        """
         is_free = self.overlapping and self.options.residency and not any(planned.fetches for planned in plan.layers)
         if not is_free or self.model.choice or self.steps.over:
             return plan
@@ -238,11 +265,11 @@ class RegionPlanner(LayerByLayer):
 
     @cached_property
     def shared(self) -> Collection[int]:
-        """Layers whose constants others have as well."""
+        """The layers whose constants another layer has as well."""
         return find_shared_constants(enumerate(self.layers))
 
     def group_cascades(self, plan: PlannedRegion) -> PlannedRegion:
-        """The plan with layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
+        """Return the plan with cascades where that takes fewer cycles; the plan itself where it spills nothing."""
         if not self.options.cascades or not plan.spilled:
             return plan
         for share in _USABLE:
@@ -256,12 +283,12 @@ class RegionPlanner(LayerByLayer):
         return plan
 
     def _cuts(self, usable: int, before: PlannedRegion, by: CostWeights, byte: float | None = None) -> GroupingSearch:
-        """The search of cascades, where `before` is the best plan layer by layer. `byte`: cycles of a moved byte."""
+        """Return the search of cascades. `before`: the best plan layer by layer. `byte`: cost of a moved byte."""
         costs = self.cascade_costs.setdefault(by, {})
         return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, costs, self.steps, byte)
 
     def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> PlannedRegion | None:
-        """The plan cut so; None where nothing was found or something has no place."""
+        """Return the plan of these groups; None where there are none or something has no place."""
         if cuts is None:
             return None
         parts, resident = list[Part](), set[str]()
@@ -281,6 +308,7 @@ class RegionPlanner(LayerByLayer):
         return CascadePlanner(*graph, self.model, self.layerwise.depth, self.layerwise.candidates(), self.size)
 
     def bounds(self, before: PlannedRegion) -> GroupingBounds:
+        """Return the facts by which cascades are bounded. `before`: the best plan layer by layer."""
         few = len(self.layers) <= _FEW
         spilled = frozenset(range(len(self.layers)) if few else (i for s in before.spilled for i in range(s.start, s.end)))
         touched = {r for r, s in self.storages.items() if not spilled.isdisjoint(range(s.start, s.end))}
@@ -297,8 +325,9 @@ class RegionPlanner(LayerByLayer):
         )
 
     def _best(self) -> list[PlannedRegion]:
-        """The best plan, and behind it those layer by layer that may be faster by all works. Empty where nothing can be
-        placed."""
+        """Return the best plan, then plans layer by layer that may be faster when all tiles are timed. Empty: nothing
+        can be placed.
+        """
         ways = self._layer_by_layer()
         if not ways:
             return []
