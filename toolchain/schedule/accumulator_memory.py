@@ -1,7 +1,9 @@
-"""Operations of arrays whose accumulators are a memory: each only accumulates there, and an emit takes the sums out.
+"""Rewrite operations for arrays whose accumulators are a memory: they only accumulate there, and an `emit` takes the
+sums out.
 
-The share of an array is its memory's size over the arrays that have their sums there. Sums that fit half of it lie in its
-halves in turn, so that the array makes the next ones while the last are taken out.
+An emit runs on a vector engine. Each array has a share of the memory: its size over the number of arrays with sums
+there. Sums that fit half of a share use its halves in turn, so that the array goes on while the last sums are taken
+out.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from toolchain.machine.access import AccumulatorUse
 
 
 class _Share(NamedTuple):
-    """An array's own part of the memory: where it begins, and where the second half does; the bytes of each half."""
+    """An array's part of the memory: first byte, first byte of its second half, bytes of a half."""
 
     first: int
     second: int
@@ -32,20 +34,23 @@ def _share(array: Unit, chip: Chip) -> _Share:
 
 
 def count_accumulator_halves(sums: AccumulatorUse, array: Unit, chip: Chip) -> int:
-    """2 where such sums fit half of the array's share, else 1."""
+    """Return 2 where such sums fit half of the array's share, else 1."""
     return 2 if sums.total * array.array.accumulators.sum_bytes <= _share(array, chip).half_bytes else 1
 
 
 class AccumulatorAddresses:
-    """The addresses of arrays' sums, chain by chain. A chain is the operations that add to the same sums; the last of them
-    emits."""
+    """The addresses of arrays' sums. A chain is the operations that add to the same sums; chains use the two halves in
+    turn.
+    """
 
     def __init__(self, chip: Chip):
         self._chip = chip
         self._second: dict[int, bool] = {}  # by queue of the array: the latest chain lies in the second half
 
     def address(self, sums: AccumulatorUse, array: Unit) -> int:
-        """The address of an operation's sums. Operations must be given in the order of the array's queue."""
+        """Return the address of an operation's sums. Ask in the order of the array's queue: an operation that begins
+        sums moves on.
+        """
         if not sums.accumulate:
             self._second[array.queue] = count_accumulator_halves(sums, array, self._chip) > 1 and not self._second.get(
                 array.queue, True
@@ -55,7 +60,10 @@ class AccumulatorAddresses:
 
 
 def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: AccumulatorAddresses) -> Iterator[MachineOp]:
-    """The operations of one tile as the array `unit` runs them, with emits where its accumulators are a memory."""
+    """Yield the operations of a tile as `unit` runs them, with emits where its accumulators are a memory.
+
+    `where`: gives the addresses of sums; it changes.
+    """
     emitter = chip.emitter(unit)
     for op in ops:
         sums = op.sums()
@@ -71,7 +79,7 @@ def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: Accumula
 
 
 def _emit(op: MachineOp, sums: AccumulatorUse, address: int, emitter: Unit) -> Emit:
-    """The operation that requantizes and stores the sums, as `op` would have done itself."""
+    """Return the operation that requantizes and stores the sums, as `op` would have done itself."""
     *lead, channels = sums.shape
     values: dict[str, Any] = {name: getattr(op, name, 0) for name in Emit.parameters()}
     values |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1, "channels": channels}

@@ -1,4 +1,7 @@
-"""A schedule's loops, units and rings of one layer are checked against its operator and the machine."""
+"""Check the loops, units and tile buffers that a user's schedule gives one layer, against its operator and the machine.
+
+`schedule.bind_region` and `schedule.bind_plans` call it. Faults are collected in `Faults` and raised together.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from toolchain.schedule.unit_choice import emit_at_zero, lower_to_unit
 
 
 class Faults:
-    """The faults of one region's schedule, collected."""
+    """A collection of the faults of one region's schedule. It is true where there are some."""
 
     def __init__(self, tree: RegionTree):
         self._tree = tree
@@ -31,19 +34,19 @@ class Faults:
         return bool(self._faults)
 
     def add(self, line: int, fault: str) -> None:
-        """Add a fault. `line`: of the statement that it is about; 0: the schedule is of no file."""
+        """Add a fault. `line`: line of the statement that it is about; 0: the schedule comes from no file."""
         self._faults.append((line, fault))
 
     def of(self, layer: Layer, line: int, fault: str) -> None:
-        """Add a fault of a layer."""
+        """Add a fault, with the layer's name in front."""
         self.add(line, f"layer {quote_name(layer.node.name)}: {fault}")
 
     def list_sentences(self) -> list[str]:
-        """The faults as sentences, in the order of the file."""
+        """Return the faults as sentences with their places, in the order of lines."""
         return [f"{self._place(line)}: {fault}" for line, fault in sorted(self._faults, key=lambda f: f[0])]
 
     def end(self) -> None:
-        """Raises CompileError where there are some."""
+        """Raise CompileError with all faults, where there are some."""
         if self._faults:
             raise CompileError("\n".join(self.list_sentences()))
 
@@ -53,7 +56,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class LayerDirective:
-    """A layer of a schedule with its tiling and the units that may run it."""
+    """A layer of a schedule with the tiling that its loops mean and the units that may run its tiles."""
 
     layer: Layer
     statement: LayerTree
@@ -62,9 +65,9 @@ class LayerDirective:
 
 
 def bind_layer(layer: Layer, stmt: LayerTree, in_cascade: bool, faults: Faults) -> LayerDirective | None:
-    """The directive of one layer; None of a data-movement operator, or where its loops, units or modes are wrong.
+    """Return the tiling and units of one layer; None for a data-movement operator, or after a fault.
 
-    `in_cascade`: the layer is in a cascade, whose stripes limit its tiles, so that its units are checked there.
+    `stmt`: the layer in the schedule. `in_cascade`: units are checked on one row only, since stripes limit the tiles.
     """
     call = stmt.call
     if not isinstance(layer.node.op, TiledOp):
@@ -96,7 +99,11 @@ def _one_row(layer: Layer) -> Extent:
 def require_capable_units(
     directive: LayerDirective, units: Sequence[Unit], tiles: Callable[[], Iterable[TileTask]], faults: Faults
 ) -> tuple[Unit, ...]:
-    """The units that can run the works; all of those that are named, or none."""
+    """Return the units that can run the tiles: all that are named, or none after a fault; without names, those that
+    can.
+
+    `tiles`: returns the tile tasks to check.
+    """
     reasons = {unit: broken(directive.layer, unit, tiles()) for unit in units}
     capable = tuple(unit for unit, reason in reasons.items() if reason is None)
     if capable and not directive.statement.call.units:
@@ -113,7 +120,7 @@ def require_capable_units(
 
 
 def broken(layer: Layer, unit: Unit, tiles: Iterable[TileTask]) -> str | None:
-    """Why the unit cannot run one of the works; or None."""
+    """Return why the unit cannot run one of the tile tasks, or None."""
     for tile in tiles:
         for op in lower_to_unit(emit_at_zero(tile, layer), unit, layer.chip, AccumulatorAddresses(layer.chip)):
             reason = find_unsupported(op, layer.chip)
@@ -123,7 +130,7 @@ def broken(layer: Layer, unit: Unit, tiles: Iterable[TileTask]) -> str | None:
 
 
 def _order(layer: Layer, stmt: LayerTree, faults: Faults) -> LoopOrder | None:
-    """The first order in which its loops stand."""
+    """Return the first of the operator's loop orders that the loops fit; None after a fault."""
     orders, loops = layer.loop_orders, stmt.loops
     axes = {axis.name for order in orders for axis in order.axes if axis.size > 1}
     written = [loop.axis for loop in loops]
@@ -150,7 +157,7 @@ def _order(layer: Layer, stmt: LayerTree, faults: Faults) -> LoopOrder | None:
 
 
 def _broken_steps(order: LoopOrder, steps: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The axes whose step is not possible, each with the reason."""
+    """Return the axes whose step is not possible in this order, each with the reason."""
     reasons: list[tuple[str, str]] = []
     for axis in order.axes:
         step = min(steps.get(axis.name, axis.size), axis.size)
@@ -171,7 +178,7 @@ def _broken_steps(order: LoopOrder, steps: Mapping[str, int]) -> list[tuple[str,
 
 
 def _units(layer: Layer, stmt: LayerTree, faults: Faults) -> tuple[Unit, ...] | None:
-    """The units that are named, or all of the kind that runs the layer; None where one of them cannot."""
+    """Return the named units, or all of the kind that runs the layer; None after a fault."""
     chip = layer.chip
     tiling = next(iter(layer.tiled.tilings(layer)))
     units = layer_units(layer, tiling)
@@ -197,7 +204,10 @@ def _units(layer: Layer, stmt: LayerTree, faults: Faults) -> tuple[Unit, ...] | 
 
 
 def _number(what: str, name: str, units: Sequence[Unit], layer: Layer, line: int, faults: Faults) -> int | None:
-    """The number by which operations name a dataflow or depthwise mode; None where the unit has none of that name."""
+    """Return the number of a named dataflow or depthwise mode of the array, 0 without a name; None after a fault.
+
+    `what`: "dataflow" or "mode".
+    """
     if not name:
         return 0
     if units[0].kind != "mac_array":
@@ -219,9 +229,11 @@ def bind_rings(
     faults: Faults,
     units: Sequence[Unit],
 ) -> tuple[Ring, ...] | None:
-    """The layer's rings, each with as many slots as the schedule says, else as `defaults` has; None where some ring is not its.
+    """Return the layer's tile buffers with the slots that the schedule gives them, else as in `defaults`; None after a
+    fault.
 
-    `tiles`: all tiles that run, which are looked at only where each item has a slot of its own. `resident`: tensors in SRAM.
+    `defaults`: all buffers that the layer has. `tiles`: all of its tile tasks, read only where each item gets its own
+    slot. `resident`: tensors in SRAM.
     """
     rings = {(ring.buffer, ring.memory): ring for ring in defaults}
     written: dict[tuple[OperandBuffer, str], Ring] = {}
@@ -242,9 +254,10 @@ def bind_rings(
 def _bind_ring(
     default: Ring, written: Ring | None, items: Mapping[tuple[str, int], Mapping[Hashable, int]], shared: bool
 ) -> Ring:
-    """The ring with its slots as written.
+    """Return the ring with the slots that are written, or `default` where nothing is.
 
-    `shared`: several units take items from it, in no fixed order, so that each slot must hold the largest.
+    `items`: bytes of each item by buffer. `shared`: several units take items in no fixed order, so each slot holds the
+    largest.
     """
     if written is None:
         return default
@@ -260,7 +273,7 @@ def _bind_ring(
 def _no_ring(
     directive: LayerDirective, ring: Ring, rings: Collection[tuple[OperandBuffer, str]], resident: Collection[str]
 ) -> str:
-    """The reason why a ring is none of the layer's. `rings`: those that it has."""
+    """Return why a ring is none of the layer's. `rings`: the buffers and memories that it has."""
     layer, buffer, memories = directive.layer, ring.buffer, [space.name for space in directive.layer.chip.spaces]
     if ring.memory not in memories:
         return f"there is no memory {ring.memory}{suggestion(ring.memory, memories)}"
@@ -280,7 +293,7 @@ def _no_ring(
 def _items(
     layer: Layer, units: Sequence[Unit], tiles: Iterator[TileTask], resident: Collection[str]
 ) -> dict[tuple[str, int], dict[Hashable, int]]:
-    """The items that pass through each ring, in order, with their bytes. Units with rings of their own may take all of them."""
+    """Return the items that pass through each ring in order, with their bytes."""
     items: dict[tuple[str, int], dict[Hashable, int]] = {}
     for tile in tiles:
         for unit in units:

@@ -1,4 +1,8 @@
-"""Plans are made of the layers that a schedule names, with their prefetches and cascades, exactly as it says."""
+"""Plan the layers that a user's schedule names, with their prefetches and cascades, exactly as it says.
+
+Input is a `BoundTree` (`schedule.bind_region`). Nothing is searched. What the schedule leaves open of a layer, such as
+slots, gets its default.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,9 @@ from toolchain.schedule.unit_choice import turn
 def bind_prefetches(
     index: int, directive: LayerDirective, bound: BoundTree, facts: RegionFacts, faults: Faults
 ) -> tuple[Fetch, ...] | None:
-    """The fetches of a layer by itself; None where some cannot be."""
+    """Return the fetches of a layer outside cascades, () where it has none; None after a fault, which is added to
+    `faults`.
+    """
     fetches = directive.statement.fetches
     if not fetches:
         return ()
@@ -55,7 +61,10 @@ def bind_prefetches(
 
 
 def _find_layer_before(name: str, of: int, bound: BoundTree, facts: RegionFacts) -> int | str:
-    """The place of that layer, or why nothing is fetched behind its loads."""
+    """Return the index of the layer after whose loads constants are fetched, or a sentence on why that is not possible.
+
+    `of`: index of the layer that the constants are for.
+    """
     named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
     at = named.get(name)
     if at is None:
@@ -74,9 +83,10 @@ def _find_layer_before(name: str, of: int, bound: BoundTree, facts: RegionFacts)
 def _fault(
     order: list[int], count: int, constants: LayerConstants | None, directive: LayerDirective, facts: RegionFacts
 ) -> str | None:
-    """The reason why constants cannot be fetched so; or None.
+    """Return why constants cannot be fetched so, or None.
 
-    `order`: indices of the layers behind whose loads they come. `count`: of the constants that are fetched.
+    `order`: indices of the layers after whose loads they come. `count`: number of constants that are fetched.
+    `constants`: the layer's constants; None: they cannot be prefetched.
     """
     if order != sorted(order):
         return "constants come in the order of their use; name the layers in their order"
@@ -93,7 +103,7 @@ def _fault(
 
 
 def fetches_all(directive: LayerDirective, parts: Sequence[Fetch]) -> bool:
-    """True where no constant of the layer is left to pass through a ring."""
+    """Return whether these fetches hold all constants of the layer, so that none passes through a tile buffer."""
     constants = collect_constants(directive.layer, directive.tiling, directive.units) if parts else None
     return constants is not None and sum(len(part.blocks) for part in parts) == len(constants.blocks)
 
@@ -101,7 +111,7 @@ def fetches_all(directive: LayerDirective, parts: Sequence[Fetch]) -> bool:
 def _plan_directed(
     index: int, directive: LayerDirective, resident: Collection[str], bound: BoundTree, facts: RegionFacts, faults: Faults
 ) -> TiledLayer | None:
-    """A layer by itself. `resident`: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
+    """Return the timed plan of a layer outside cascades; None after a fault. `resident`: tensors in SRAM."""
     layer, units, model = directive.layer, directive.units, facts.model
     every = layer_units(layer, directive.tiling)
     nest = layer.tiled.nest(layer, directive.tiling)
@@ -125,7 +135,7 @@ def _plan_directed(
 
 
 def _tiles_of(index: int, stripes: Iterable[Sequence[Step]], directive: LayerDirective) -> Iterator[TileTask]:
-    """All of a layer in turns, in order."""
+    """Return all tile tasks of a layer of a cascade, in order."""
     calls = (step for step in chain.from_iterable(stripes) if isinstance(step, LayerCall) and step.layer == index)
     return chain.from_iterable(
         directive.layer.tiled.nest(directive.layer, directive.tiling, c.extent).iterate_tasks() for c in calls
@@ -133,11 +143,12 @@ def _tiles_of(index: int, stripes: Iterable[Sequence[Step]], directive: LayerDir
 
 
 class FixedLayers:
-    """The layers of a region that a schedule fixes, with their plans. `inside`, `outside`: roots that must, and must not, lie
-    in SRAM whole."""
+    """The layers and cascades that a schedule fixes, and their plans, each made once."""
 
     def __init__(self, bound: BoundTree, facts: RegionFacts, cascade_planner: Callable[[], CascadePlanner]):
-        """`cascade_planner` is called where the schedule has cascades: it makes the planner of the region's cascades."""
+        """Take the resolved schedule. `cascade_planner`: is called for the region's cascade planner, only where there
+        are cascades.
+        """
         self.bound, self._facts, self._cascade_planner = bound, facts, cascade_planner
         self._plans: dict[tuple[int, frozenset[str]], TiledLayer | None] = {}
         self._planned_cascades: dict[frozenset[str], tuple[PlannedCascade, ...]] = {}
@@ -148,19 +159,23 @@ class FixedLayers:
 
     @property
     def inside(self) -> frozenset[str]:
+        """The roots that must lie in SRAM as a whole."""
         return self.bound.resident
 
     @cached_property
     def rows(self) -> frozenset[str]:
-        """Roots of which the latest rows are kept."""
+        """The roots that have a rolling buffer."""
         return frozenset(root for cascade in self.bound.cascades for root in cascade.rows)
 
     @cached_property
     def outside(self) -> frozenset[str]:
+        """The roots that must not lie in SRAM as a whole: in DRAM, in rolling buffers, or read and written through tile
+        buffers.
+        """
         return self.bound.spilled.union(self.rows, self._through_rings())
 
     def _through_rings(self) -> Iterator[str]:
-        """Roots that layers bring to rings of their own or take from them."""
+        """Yield the roots that layers load into tile buffers of their own or store from them."""
         for directive in self.bound.directives.values():
             layer = directive.layer
             reads = next(layer.tiled.nest(layer, directive.tiling).iterate_tasks()).reads
@@ -174,8 +189,11 @@ class FixedLayers:
                         yield self._facts.views[tensor].root
 
     def plan_layer(self, index: int, inside: frozenset[str]) -> TiledLayer | None:
-        """The plan of a layer outside cascades; None of a data-movement operator. `inside`: its tensors that lie in SRAM.
-        Raises CompileError."""
+        """Return the plan of a layer outside cascades; None where the schedule does not tile it. `inside`: its tensors
+        in SRAM.
+
+        Raise CompileError with the layer's faults.
+        """
         key = index, inside
         if key not in self._plans:
             faults = Faults(self.bound.tree)
@@ -184,14 +202,16 @@ class FixedLayers:
         return self._plans[key]
 
     def plan_layers(self, indices: Sequence[int]) -> dict[int, TiledLayer | None]:
-        """The plans of layers outside cascades. Raises CompileError with the faults of all of them."""
+        """Return the plans of layers outside cascades, by index; None for data movement. Raise CompileError with all
+        faults.
+        """
         faults = Faults(self.bound.tree)
         plans = {i: self._plan_layer(i, self.inside, faults) for i in indices}
         faults.end()
         return plans
 
     def _plan_layer(self, index: int, resident: Collection[str], faults: Faults) -> TiledLayer | None:
-        """The plan of one layer. `resident`: roots in SRAM."""
+        """Return the plan of one layer; None where it has no directive, or after a fault. `resident`: roots in SRAM."""
         directive = self.bound.directives.get(index)
         if directive is None:
             return None
@@ -199,7 +219,9 @@ class FixedLayers:
         return _plan_directed(index, directive, inside, self.bound, self._facts, faults)
 
     def plan_cascades(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
-        """The cascades that the schedule names. `resident`: roots in SRAM whole. Raises CompileError."""
+        """Return the cascades that the schedule names. `resident`: roots that lie in SRAM as a whole. Raise
+        CompileError.
+        """
         key = frozenset(resident)
         if key not in self._planned_cascades:
             faults = Faults(self.bound.tree)
@@ -210,11 +232,13 @@ class FixedLayers:
 
     @cached_property
     def in_cascades(self) -> frozenset[int]:
-        """The layers of its cascades."""
+        """The indices of the layers in cascades."""
         return frozenset(i for cascade in self.bound.cascades for i in cascade.layers)
 
     def least_bytes(self) -> Mapping[int, int]:
-        """SRAM that each layer it names needs beside what stays there, where nothing else does."""
+        """Return the SRAM that each named layer needs beside resident roots, by index. Layers of a cascade share
+        theirs.
+        """
         sram, align = int(Space.SRAM), self._facts.chip.sram.alignment_bytes
         plans = {i: self._least_plan(i) for i in self.bound.directives if i not in self.in_cascades}
         least = {i: plan.staging_bytes.get(sram, 0) for i, plan in plans.items() if plan is not None}
@@ -256,7 +280,7 @@ class FixedLayers:
         return self._cascades.time_candidate(draft, slots) if len(slots) == len(cascade.layers) else None
 
     def _require_rows(self, cascade: CascadeDirective, faults: Faults) -> None:
-        """Check that as many rows of each tensor are kept as stripes need."""
+        """Add faults where a rolling buffer is not possible, or keeps fewer rows than the stripes need."""
         layers, height, lines = cascade.layers, cascade.loop.step, self.bound.lines
         partial = set(self._cascades.map_inner_roots(layers.start, layers.stop, ()).values())
         for root in sorted(cascade.rows.keys() - partial):
@@ -278,7 +302,7 @@ class FixedLayers:
                 faults.add(lines[root], f"alloc {quote_name(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
 
     def _require_blocks(self, cascade: CascadeDirective, resident: frozenset[str], faults: Faults) -> None:
-        """Blocks of channels, or of columns, go through all the layers one by one."""
+        """Add faults where the cascade's layers cannot run in these blocks of channels or columns one by one."""
         layers, (channels, columns) = cascade.layers, cascade.sweep
         _, _, wide, deep = self._facts.layers[layers.stop - 1].output.shape
         if channels:
@@ -296,7 +320,9 @@ class FixedLayers:
                 faults.add(cascade.loop.line, f"{at}: {reason}")
 
     def _in_columns(self, cascade: CascadeDirective) -> bool:
-        """True where rows are kept of every tensor that a block of columns would compute more than once."""
+        """Return whether blocks of columns can run one by one, with a rolling buffer for every tensor between the
+        layers.
+        """
         layers, views = cascade.layers, self._facts.views
         outputs = {views[layer.node.outputs[0]].root for layer in self._facts.layers[layers.start : layers.stop - 1]}
         return outputs <= cascade.rows.keys() and bool(self._cascades.columns(layers.start, layers.stop, frozenset()))

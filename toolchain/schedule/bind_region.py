@@ -1,6 +1,8 @@
-"""The names of a schedule are resolved against a region: its layers, its tensors, the machine.
+"""Resolve the names of a user's schedule against a region: its layers, its tensors and the machine.
 
-Nothing is searched here. All that is wrong is reported at once.
+Input is the parsed tree (`schedule.parser`), output a `BoundTree` for `schedule.bind_plans` and
+`schedule.user_schedule`. Nothing is searched here. All faults are reported at once, each with its line. A root is a
+tensor with storage of its own.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ from toolchain.schedule.views import View, can_inline, is_inline
 
 
 def read_schedules(file: str | None, entries: Sequence[str]) -> dict[str, tuple[RegionTree, ...]]:
-    """Read a schedule file: its regions by entry point, "" where the build has none. Raises CompileError, OSError naming the
-    file."""
+    """Read a schedule file and return its regions by entry, "" where the build has no entries; empty where `file` is
+    None.
+
+    `entries`: names of the build's entries (sets of input shapes). Raise CompileError for faults of the text or unknown
+    entries; OSError, which names the file, where it cannot be read.
+    """
     trees: dict[str, tuple[RegionTree, ...]] = {}
     faulty: list[str] = []
     for tree in () if file is None else read_schedule(file):
@@ -56,7 +62,7 @@ def read_schedules(file: str | None, entries: Sequence[str]) -> dict[str, tuple[
 
 
 def split_regions(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dict[int, RegionTree]:
-    """The schedules by region. `regions`: the numbers that exist. Raises CompileError for any other number."""
+    """Return the schedules by number of their region. Raise CompileError for a number that is not in `regions`."""
     faulty: list[str] = []
     for tree in schedule:
         if tree.region not in regions:
@@ -73,10 +79,12 @@ def split_regions(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dic
 
 
 def resolve_level(tree: RegionTree, level: int, sampled: bool, sram_bytes: int) -> int:
-    """The optimization level whose options the region is planned with.
+    """Return the optimization level whose switches the region is planned with: the schedule's, or else `level`, the
+    build's.
 
-    `level`: of the build. `sampled`: a program of one sample exists. `sram_bytes`: the most that a plan may have. Raises
-    CompileError.
+    `sampled`: the batch can be the repeated program of one sample. `sram_bytes`: the most SRAM that a plan may have.
+    Raise CompileError where the schedule asks for more SRAM, an unknown level, or a sample's program that does not
+    exist.
     """
     faults = Faults(tree)
     if tree.within > sram_bytes:
@@ -95,10 +103,10 @@ def resolve_level(tree: RegionTree, level: int, sampled: bool, sram_bytes: int) 
 
 
 def reorder_nodes(nodes: Sequence[Node], free: Collection[str], tree: RegionTree) -> Sequence[Node]:
-    """The nodes in the order of the schedule.
+    """Return the nodes in the order in which the schedule names its layers.
 
-    `free`: nodes that are no layers; each goes in front of its first reader. The nodes stay as they are where the schedule does
-    not name each layer once, or runs one before its inputs are written.
+    `free`: names of nodes that are no layers; each goes in front of its first reader. The nodes stay as they are where
+    the schedule does not name each layer once, or names one before its inputs are made.
     """
     written = [layer.name for layer in tree.layers]
     named = {node.name: node for node in nodes if node.name not in free}
@@ -115,7 +123,7 @@ def reorder_nodes(nodes: Sequence[Node], free: Collection[str], tree: RegionTree
 
 
 def _free_before(node: Node, makers: dict[str, Node], free: Collection[str]) -> list[Node]:
-    """The free nodes that the node reads through, in an order that runs."""
+    """Return the free nodes through which the node reads, each after its own sources."""
     before: list[Node] = []
     for name in node.inputs:
         maker = makers.get(name)
@@ -128,8 +136,8 @@ def _free_before(node: Node, makers: dict[str, Node], free: Collection[str]) -> 
 class RegionFacts:
     """The facts of a region that hold before anything is planned.
 
-    `free`: Reshapes that are no layers. `ports`: roots of its inputs and outputs. `depth`: slots of a ring, where the schedule
-    gives no number.
+    `free`: Reshapes that cost nothing and are no layers. `storages`: size and live range of each root. `ports`: roots
+    of the region's inputs and outputs. `depth`: slots of a tile buffer where the schedule gives no number.
     """
 
     layers: Sequence[Layer]
@@ -147,8 +155,11 @@ class RegionFacts:
 
 @dataclass(frozen=True)
 class CascadeDirective:
-    """Layers that run in turns, with the loop over rows around them, and the roots of which the latest rows are kept: how
-    many. `sweep`: of what goes through all rows before the next block does."""
+    """A cascade of a schedule, resolved: layers that take turns over rows.
+
+    `loop`: the loop over rows. `layers`: their indices. `rows`: rows that the rolling buffer of each root keeps.
+    `sweep`: blocks of channels or columns, each of which goes through all rows before the next.
+    """
 
     loop: Loop
     layers: range
@@ -158,10 +169,11 @@ class CascadeDirective:
 
 @dataclass(frozen=True)
 class BoundTree:
-    """A schedule, resolved against its region.
+    """A schedule, resolved against its region. It has no faults that can be seen before planning.
 
-    `layers`: statements by index of the layer. `directives`: their loops, tilings and units. `names_all_layers`: every layer is
-    named. `resident`, `spilled`: roots that must lie in SRAM and in DRAM.
+    `layers`: the statement of each named layer, by index. `directives`: the same with tilings and units; data movement
+    has none. `resident`, `spilled`: roots that must lie in SRAM as a whole, and in DRAM. `names_all_layers`: no layer
+    is left to the search. `lines`: the line that places each root.
     """
 
     tree: RegionTree
@@ -174,12 +186,17 @@ class BoundTree:
     lines: Mapping[str, int] = field(default_factory=dict[str, int])  # where the roots stand
 
     def alone(self, index: int) -> bool:
-        """True where the schedule names the layer outside a cascade."""
+        """Return whether the schedule names the layer outside a cascade."""
         return index in self.layers and not any(index in cascade.layers for cascade in self.cascades)
 
 
 def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
-    """Raises CompileError with all that no machine or network of this kind can do."""
+    """Return the schedule resolved against a region. Raise CompileError with every fault that can be seen without
+    planning.
+
+    These are unknown or repeated names, a wrong order of layers, impossible places of tensors, and wrong loops, units
+    or modes.
+    """
     faults = Faults(tree)
     named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
     layers: dict[int, LayerTree] = {}
@@ -215,7 +232,7 @@ def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
 def _index(
     stmt: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTree], facts: RegionFacts, faults: Faults
 ) -> int | None:
-    """The index of the layer that a statement names; the statement is added to `layers`."""
+    """Return the index of the layer that a statement names, and add the statement to `layers`; None after a fault."""
     name, line = stmt.name, stmt.call.line
     index = named.get(name)
     fault = None
@@ -234,7 +251,9 @@ def _index(
 
 
 def inline_of(nodes: Sequence[Node], tree: RegionTree) -> dict[str, bool]:
-    """The operators that may be inline, by name, with what the schedule says of each."""
+    """Return what the schedule says of the data-movement operators that may move nothing: by name, whether it is
+    inline.
+    """
     inline = {layer.name: layer.call.inline for layer in tree.layers}
     return {node.name: inline[node.name] for node in nodes if node.name in inline and can_inline(node)}
 
@@ -260,7 +279,7 @@ def _require_order(order: Sequence[int], layers: Mapping[int, LayerTree], facts:
 def _roots(
     tensors: Sequence[TensorAlloc], facts: RegionFacts, faults: Faults
 ) -> tuple[frozenset[str], frozenset[str], dict[str, TensorAlloc], dict[str, int]]:
-    """Roots in SRAM whole, those in DRAM, those of which rows are kept, and where they stand."""
+    """Return the roots in SRAM, those in DRAM, the allocs of rolling buffers by root, and the line of each root."""
     resident, spilled, rows, lines = set[str](), set[str](), dict[str, TensorAlloc](), dict[str, int]()
     for alloc in tensors:
         name = alloc.buffer.name
@@ -279,7 +298,7 @@ def _roots(
 
 
 def _broken_tensor(alloc: TensorAlloc, facts: RegionFacts) -> str | None:
-    """Why it cannot lie there; or None."""
+    """Return why the tensor cannot lie there, or None."""
     tensor = alloc.buffer
     view = facts.views.get(tensor.name)
     if view is None or view.root not in facts.storages:
@@ -304,7 +323,7 @@ def _bind_cascade(
     facts: RegionFacts,
     faults: Faults,
 ) -> CascadeDirective | None:
-    """The cascade of loops over layers; None where these layers cannot form one."""
+    """Return the cascade of loops over layers, by index; None after a fault."""
     first, end = min(members), max(members) + 1
     missing = [quote_name(facts.layers[i].node.name) for i in range(first, end) if i not in members]
     last = facts.layers[end - 1]
@@ -342,5 +361,5 @@ def _inside(storage: Storage, first: int, end: int) -> bool:
 
 
 def tensors_in(layer: Layer, views: Mapping[str, View], roots: Collection[str]) -> Iterator[str]:
-    """The layer's tensors that lie in these roots."""
+    """Return the layer's tensors that lie in these roots."""
     return (n for n in (*layer.activations, *layer.node.outputs) if views[n].root in roots)

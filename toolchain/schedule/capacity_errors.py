@@ -1,4 +1,4 @@
-"""Why a network cannot fit a memory: what its worst layer needs at once, as a picture, and what would do."""
+"""Explain why a network cannot be planned: a layer that exceeds a memory, with a picture, or too many tiles."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _WIDTH = 40  # characters of the picture's bars
 
 
 def explain_too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, graph: Graph) -> str | None:
-    """The refusal of a network of which some layer's smallest tile, with nothing else in a memory, is too large for it; or None.
+    """Return a refusal for each memory that some layer's smallest tile exceeds by itself; None where all fit.
 
-    Tensors that do not fit stay in DRAM, so the largest of these tiles is the least memory of the whole network.
+    `needs`: smallest tile of each layer. It names the least memory that would do: tensors may stay in DRAM, so that is
+    the largest of these tiles.
     """
     refusals = (_too_small(layers, needs, chip, graph, space) for space in chip.staging)
     return "\n".join(s for s in refusals if s is not None) or None
 
 
 def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, graph: Graph, space: int) -> str | None:
-    """The same of one memory."""
+    """Return the refusal for one memory, or None."""
     memory, key = chip.spaces[space].memory, chip.spaces[space].key
     size, align = memory.size, memory.alignment_bytes
     step = max(range(len(needs)), key=lambda i: needs[i].sizes.get(space, 0), default=None)
@@ -51,7 +52,9 @@ def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chi
 
 
 def explain_too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str | None:
-    """The refusal of a network that falls into more tiles than one program may have; or None. `tiles`: of each layer."""
+    """Return the refusal of a plan with more tiles than a program may have (MOST_TILES), or None. `tiles`: number for
+    each layer.
+    """
     total = sum(tiles)
     if total <= MOST_TILES:
         return None
@@ -83,7 +86,7 @@ def _label(ring: Ring, layer: Layer, graph: Graph) -> str:
 
 
 def _picture(rows: Sequence[tuple[str, int]], size_bytes: int) -> list[str]:
-    """One line a buffer, each drawn behind the one above it."""
+    """Return one line for each buffer, with a bar that begins where the one above it ends."""
     total = sum(need for _, need in rows)
     wide = max(len(name) for name, _ in rows)
     end = min(_WIDTH, round(_WIDTH * size_bytes / total))

@@ -2,7 +2,7 @@
 programming.
 
 `schedule.region_planner` uses it where tensors would be spilled. A state is a cut with the set of roots that lie in
-SRAM there. The cost of a cascade is first bounded from below, by its layers with all tensors in SRAM and by the bytes
+SRAM there. Each cascade's cost is first bounded from below: by its layers with all tensors in SRAM, and by the bytes
 that it must move. Cascades on the best path are then planned (`schedule.cascade`). This goes on until the best path of
 planned ones is close to the bound.
 """

@@ -1,4 +1,9 @@
-"""Data-movement operators are lowered to fills and copies, as strided runs where channels lie in granules."""
+"""Lower data-movement operators (Concat, Slice, Pad, Transpose and so on) to DMA fills and copies.
+
+Channel-blocked maps need care: channels lie in granules (blocks) of a fixed size, so a loop along channels is no
+constant stride. Moves are cut into strided runs inside granules. Code generation and the cost model both call
+`lower_moves`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ INDEXED = 1  # a base register that is named when it is known which are free
 
 @dataclass(frozen=True)
 class StridedRun:
-    """Loops from `source` bytes behind the first element of a move's source, and `target` behind that of its target."""
+    """A part of a move as strided loops. `source`, `target`: bytes from the first element of the move on each side."""
 
     source: int
     target: int
@@ -30,7 +35,7 @@ class StridedRun:
 
 @dataclass(frozen=True)
 class MoveSide:
-    """One side of a move: how its tensor lies, the shape of that, and where the move begins in it."""
+    """One side of a move: the strides and shape of its tensor, and the element at which the move begins."""
 
     strides: Strides
     shape: Shape
@@ -38,27 +43,27 @@ class MoveSide:
 
     @property
     def last(self) -> int:
-        """The dimension that lies in granules; below all others where there is none."""
+        """The dimension that lies in granules; -2, no dimension, where there is none."""
         return len(self.shape) - 1 if self.strides.maps is not None else -2
 
     def offset(self, channel: int) -> int:
-        """Bytes from the first element to the one that is so many further along the last dimension."""
+        """Return the bytes from the first element of the move to the one `channel` further along the last dimension."""
         outer = (0,) * (len(self.shape) - 1)
         first = self.start[-1]
         return self.strides.offset_bytes((*outer, first + channel)) - self.strides.offset_bytes((*outer, first))
 
     def granule(self, channel: int) -> tuple[int, int]:
-        """The granule of that element, and its place there."""
+        """Return (granule, place inside it) of the element `channel` further; (0, 0) without granules."""
         maps = self.strides.maps
         return divmod(self.start[-1] + channel, maps.granule) if maps is not None else (0, 0)
 
     def is_whole(self, count: int) -> bool:
-        """True where so many elements along the last dimension are whole granules."""
+        """Return whether `count` elements along the last dimension are whole granules."""
         return self.strides.is_whole(self.start[-1], count, self.shape[-1])
 
 
 def runs_of(move: Move, source: MoveSide, target: MoveSide) -> list[StridedRun]:
-    """The move as runs; neither side in granules: one."""
+    """Return the strided runs that make up a move: one, where neither side lies in granules."""
     cut = _crossing(move, source, target)
     plain = tuple(_stride(loop, source, target) for loop in move.loops if loop not in cut)
     runs = [StridedRun(0, 0, plain)]
@@ -69,12 +74,12 @@ def runs_of(move: Move, source: MoveSide, target: MoveSide) -> list[StridedRun]:
 
 
 def _crossing(move: Move, source: MoveSide, target: MoveSide) -> list[Loop]:
-    """Loops along what lies in granules on either side."""
+    """Return the loops along a dimension that lies in granules on either side."""
     return [loop for loop in move.loops if loop.source_dim == source.last or loop.target_dim == target.last]
 
 
 def writes_whole_blocks(move: Move, source: MoveSide, target: MoveSide) -> bool:
-    """True where the move writes whole granules only, with the padding of the last one."""
+    """Return whether the move writes whole granules only, the padding of the last one included."""
     if target.strides.maps is None:
         return True
     cut = _crossing(move, source, target)
@@ -87,13 +92,13 @@ def _is_whole(loop: Loop, source: MoveSide, target: MoveSide) -> bool:
 
 
 def _stride(loop: Loop, source: MoveSide, target: MoveSide) -> Stride:
-    """The stride of a loop that goes along no granules."""
+    """Return the bytes by which a loop goes on at each side, along no granules."""
     step = source.strides[loop.source_dim] * loop.source_step if loop.source_dim >= 0 else 0
     return Stride(loop.count, step, target.strides[loop.target_dim] * loop.target_step if loop.target_dim >= 0 else 0)
 
 
 def _groups(loops: Sequence[Loop], source: MoveSide, target: MoveSide) -> list[list[Loop]]:
-    """The loops in groups that go along the same granules."""
+    """Return the loops in groups that go along the same granules."""
     groups: list[list[Loop]] = []
     for loop in loops:
         along = [g for g in groups if any(_meet(loop, other, source, target) for other in g)]
@@ -106,7 +111,9 @@ def _meet(a: Loop, b: Loop, source: MoveSide, target: MoveSide) -> bool:
 
 
 def _cut(group: Sequence[Loop], source: MoveSide, target: MoveSide) -> Iterator[StridedRun]:
-    """The longest loop of a group in parts that lie in one granule on both sides, once for each step of the others."""
+    """Yield the runs of a group: its longest loop in parts inside one granule on both sides, for each step of the
+    others.
+    """
     if len(group) == 1 and _is_whole(group[0], source, target):
         yield _make_whole_run(group[0].count, source, target)
         return
@@ -129,7 +136,9 @@ Part = tuple[int, int, tuple[Stride, Phase]]  # where it begins on both sides, a
 
 
 def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide) -> Iterator[Part]:
-    """The longest runs of the inner loop within one granule on both sides. `before`: the loops around it, each at a step."""
+    """Yield the longest runs of the inner loop inside one granule on both sides. `before`: the loops around it, each at
+    a step.
+    """
     places = [_place(((inner, k), *before), source, target) for k in range(inner.count)]
     first = 0
     for k in range(1, inner.count + 1):
@@ -142,7 +151,7 @@ def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: MoveSide, ta
 
 
 class _Place(NamedTuple):
-    """Bytes from the first element on both sides, the granules there, and where in them."""
+    """The place of an element: bytes from the first element on both sides, its granules, and its places inside them."""
 
     source: int
     target: int
@@ -163,7 +172,7 @@ def _place(steps: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide
 
 
 def _progressions(parts: Iterator[Part]) -> Iterator[StridedRun]:
-    """Parts that are alike and equally far apart as one loop around them."""
+    """Yield runs that join equal parts at equal distances by one loop around them."""
     starts_of_kind: dict[tuple[Stride, Phase], list[tuple[int, int]]] = {}
     for a, b, kind in parts:
         starts_of_kind.setdefault(kind, []).append((a, b))
@@ -178,7 +187,7 @@ def _progressions(parts: Iterator[Part]) -> Iterator[StridedRun]:
 
 
 def padding(shape: Shape, strides: Strides) -> tuple[Shape, Shape] | None:
-    """(start, size) of what fills the last granules of a tensor; None where nothing does."""
+    """Return (start, size) of the box that fills the last granules of a tensor; None where nothing does."""
     maps = strides.maps
     rest = -shape[-1] % maps.granule if maps is not None else 0
     return ((0,) * (len(shape) - 1) + (shape[-1],), (*shape[:-1], rest)) if rest else None
@@ -188,10 +197,10 @@ Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tenso
 
 
 def lower_moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:
-    """The fills and copies of a data-movement operator, on the channel that stores.
+    """Return the fills and copies of a data-movement operator, on the DMA channel that stores.
 
-    Data that lies in place already is not moved. Copies of indexed moves name `INDEXED` as the base register of the side that
-    rows index.
+    Data that lie in place already are not moved. `locate`: returns where an element of a tensor lies. Copies of moves
+    whose row is read from memory name the base register `INDEXED`, a placeholder, on the side of that row.
     """
     store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], layer.output.item_bytes
     most = Copy.need("inner_bytes", chip).high
@@ -220,7 +229,7 @@ def lower_moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: C
 
 
 def _in_place(move: Move, layer: Layer, views: Mapping[str, View], locate: Locate) -> bool:
-    """True where the data of a move was written in its place already."""
+    """Return whether the data of a move lie at their target already."""
     name, out = layer.node.inputs[move.source], layer.node.outputs[0]
     return views[name].root == views[out].root and locate(name, move.source_start) == locate(out, move.target_start)
 
@@ -232,14 +241,14 @@ def _ends(move: Move, layer: Layer, views: Mapping[str, View]) -> tuple[MoveSide
 
 
 def _padding(layer: Layer, view: View, ends: Mapping[Move, tuple[MoveSide, MoveSide]]) -> Iterator[FillBox]:
-    """The fill of the output's last granules, where no move writes them whole: a reader reads all of a granule."""
+    """Yield the fill of the output's last granules, where no move writes them whole: readers read whole granules."""
     rest = padding(layer.output.shape, view.strides)
     if rest is not None and not all(writes_whole_blocks(move, *pair) for move, pair in ends.items()):
         yield FillBox(*rest, 0)
 
 
 def _split_fill(box: FillBox, layer: Layer, view: View) -> Iterator[tuple[int, list[int], list[int]]]:
-    """(bytes behind its first element, sizes, strides) of each part of a box that is strided as it lies."""
+    """Yield the strided parts of a box: (bytes from its first element, sizes, strides in bytes)."""
     if view.strides.maps is None:
         yield 0, list(box.size), list(view.strides.along)
         return

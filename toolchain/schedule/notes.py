@@ -1,4 +1,6 @@
-"""Notes in the schedule of a plan tell a reader what was planned: cycles, bytes, addresses, how often loops run."""
+"""Add notes to the schedule of a plan, for people: cycles, bytes, addresses, and how often loops run
+(`--dump-schedule`).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ _TILES = 64  # works of a layer that are looked at for what passes through its r
 
 
 def annotate_plan(plan: PlannedRegion, chip: Chip) -> RegionTree:
-    """The schedule of a plan with notes."""
+    """Return the schedule of a plan with a note on each node. What the schedule's text does not hold is left out."""
     parts = tuple(_layer(run, plan) if isinstance(run, int) else _cascade(run, plan) for run in plan.runs)
     return RegionTree(plan.region, tuple(_tensors(plan)), parts, note=_region_note(plan, chip))
 
 
 def _region_note(plan: PlannedRegion, chip: Chip) -> str:
-    """The region's expected cycles, and the peak of each memory."""
+    """Return the region's expected cycles, and the peak and lower bound of each memory."""
     peaks = (
         f"{chip.spaces[space].name} peak {placement.peak_bytes:,} of {chip.spaces[space].memory.size:,} bytes, bound "
         f"{placement.bound_bytes:,}{'' if placement.proved else ', not proved'}"
@@ -66,7 +68,7 @@ def _layer(index: int, plan: PlannedRegion) -> LayerTree:
 
 
 def _loops(loops: Sequence[Loop]) -> tuple[Loop, ...]:
-    """The loops, with the number of their steps."""
+    """Return the loops, each with the number of its steps as note."""
     return tuple(replace(loop, note=_steps(loop.step, loop.size)) for loop in loops)
 
 
@@ -76,7 +78,7 @@ def _steps(step: int, size: int) -> str:
 
 
 def _ring(ring: Ring, index: int, plan: PlannedRegion, tiles: Sequence[TileTask]) -> Ring:
-    """The ring with a note of its bytes and addresses."""
+    """Return the tile buffer with a note of its bytes and addresses."""
     at = ", ".join(str(plan.slot(index, ring.key, ring.space, i).address) for i in range(min(ring.copies, _ADDRESSES)))
     at += ", ..." if ring.copies > _ADDRESSES else ""
     sizes = f"{ring.copies} x {ring.sizes[0]:,}" if len(set(ring.sizes)) == 1 else f"{sum(ring.sizes):,}"
@@ -84,12 +86,12 @@ def _ring(ring: Ring, index: int, plan: PlannedRegion, tiles: Sequence[TileTask]
 
 
 def _fetch(fetch: Fetch, index: int, plan: PlannedRegion) -> Fetch:
-    """The fetch with a note of its bytes and address."""
+    """Return the prefetch with a note of its bytes and address."""
     return replace(fetch, note=f"constants: {format_count(fetch.size_bytes, 'byte')} at {plan.part(index, fetch).address}")
 
 
 def _operand(buffer: OperandBuffer, tiles: Sequence[TileTask]) -> str:
-    """The operand whose tiles pass through a ring, in words."""
+    """Return what passes through a tile buffer, in words."""
     if buffer.role == "output":
         return "what is stored"
     for tile in tiles:

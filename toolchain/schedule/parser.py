@@ -1,4 +1,7 @@
-"""Parse schedules: the text of `schedule.text`, printed or written by hand. `schedule.bind_region` resolves their names."""
+"""Parse schedules: text, printed by `schedule.text` or written by hand, becomes the nodes of `schedule.nodes`.
+
+Names are not looked up here; `schedule.bind_region` does that.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +48,15 @@ _FORMS = {
 
 
 class FaultyLine(Exception):
-    """A line of a schedule cannot be read. The message is the reason."""
+    """An exception for a line of a schedule that cannot be read. Its message is the reason, without file and line."""
 
 
 @dataclass
 class Statement:
-    """A line of a schedule and the lines inside it, by their indentation. Reading methods raise FaultyLine.
+    """A line of a schedule, with the lines that are indented below it. Reading methods consume words and raise
+    FaultyLine.
 
-    `kind`: the first word.
-    `words`: the words behind it that are still to be read; names are in quotes.
+    `kind`: the first word. `words`: words after it that are still to be read; names keep their quotes.
     """
 
     line: int
@@ -85,7 +88,7 @@ class Statement:
             raise FaultyLine(f'{quoted}: is no name in quotes as JSON has them; \\n, \\", \\\\ and \\u0041 are known') from None
 
     def word(self, what: str) -> str:
-        """Read a name of the machine, which needs quotes only where it holds unusual characters."""
+        """Read a name of the machine; it is in quotes only where it holds unusual characters."""
         token = self.next(what)
         if not token.startswith('"'):
             return token
@@ -113,9 +116,9 @@ class Statement:
 
 
 def statement_of(number: int, line: str) -> Statement | None:
-    """Return the statement of a line; None for a line without words. Raise FaultyLine where it cannot be read.
+    """Return the statement of a line, without lines inside it; None for a line without words. Raise FaultyLine.
 
-    `number`: of the line in its file.
+    `number`: number of the line in its file.
     """
     words = list(_words(line))
     if not words:
@@ -143,7 +146,11 @@ Node = TypeVar("Node")
 
 
 def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
-    """Return the regions of a schedule's file. Raise CompileError with every fault of it, OSError where it cannot be read."""
+    """Read a schedule's file and return its regions in order.
+
+    Raise CompileError with every fault, a line each, also for a file that is no UTF-8 or holds no region. Raise OSError
+    where it cannot be read.
+    """
     data = read_limited(path, SCHEDULE_BYTES)
     try:
         text = data.decode()
@@ -153,7 +160,10 @@ def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
 
 
 def parse_schedule(text: str, file: str) -> tuple[RegionTree, ...]:
-    """Return the regions of a schedule's text. Raise CompileError with every fault, a line each. `file`: for the messages."""
+    """Return the regions of a schedule's text, at least one. Raise CompileError with every fault, a line each.
+
+    `file`: name for the messages.
+    """
     if text.split(maxsplit=1)[:1] == ["graph"]:
         raise CompileError(f"{file}: is the graph of a stage, not a schedule; give it to --start-from")
     parser = _Parser(file)
@@ -167,6 +177,8 @@ def parse_schedule(text: str, file: str) -> tuple[RegionTree, ...]:
 
 
 class _Parser:
+    """A parser of one text. Faulty statements are left out, and noted in `faults` as (line, reason)."""
+
     def __init__(self, file: str):
         self._file = file
         self.faults: list[tuple[int, str]] = []
@@ -189,6 +201,7 @@ class _Parser:
         return top
 
     def regions(self, statements: Sequence[Statement]) -> list[RegionTree]:
+        """Return the regions of the outermost statements."""
         trees = self._each(statements, {"region": self._region}, "a schedule holds regions")
         first_lines: dict[tuple[str, int], int] = {}
         for region in trees:
@@ -319,10 +332,10 @@ class _Parser:
             )
 
     def _each(self, statements: Sequence[Statement], kinds: dict[str, Callable[[Statement], Node]], rule: str) -> list[Node]:
-        """Return the nodes of the statements that can be read. The faults of the others are added to `faults`.
+        """Return the nodes of those statements that can be read.
 
-        `kinds`: the function that reads a statement, by the kinds that may stand here.
-        `rule`: what may stand here, for the message.
+        `kinds`: by kind of statement that may stand here, the function that reads it. `rule`: what may stand here, for
+        the message.
         """
         nodes: list[Node] = []
         for stmt in statements:

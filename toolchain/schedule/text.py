@@ -1,4 +1,4 @@
-"""Schedules as text, which `schedule.parser` reads back: a line for each node, what stands in it further to the right."""
+"""Print schedules as text, one line a node, with inner nodes indented. `schedule.parser` reads the text back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Line(NamedTuple):
 
 
 def print_schedule(regions: Iterable[RegionTree]) -> str:
-    """Every region, its notes behind '#'."""
+    """Return the text of the regions, with each node's note behind '#'."""
     return "\n".join("\n".join(_written(line) for line in _region(region)) + "\n" for region in regions)
 
 
@@ -80,7 +80,7 @@ def _alloc(alloc: Alloc) -> str:
 
 
 def ring_name(ring: OperandBuffer) -> str:
-    """The name of a ring in a schedule: 'input 0', 'output'."""
+    """Return the name of a tile buffer in the text of a schedule: 'input 0', 'output'."""
     return "output" if ring.role == "output" else f"{ring.role} {ring.number}"
 
 
@@ -93,7 +93,7 @@ def _call(call: Call) -> str:
 
 
 def quote_name(name: str) -> str:
-    """Names of users hold anything, also line ends and '#'."""
+    """Return a user's name in quotes, as JSON in ASCII: it may hold anything, also line ends and '#'."""
     return json.dumps(name, ensure_ascii=True)
 
 

@@ -1,6 +1,8 @@
-"""Small changes of a schedule, each a tree in and a tree out, refused with the reason where the tree has no place for it.
+"""Edit a schedule by small transformations: each takes a tree and returns another. Trees are never changed in place.
 
-They know the tree alone; whether a network and a machine can have what comes of them is found out when it is planned.
+Layers and tensors are named as in the network. Each function raises CompileError where the tree has no such layer or no
+place for the change. Whether a network and a machine allow the result shows when it is planned
+(`schedule.user_schedule`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from toolchain.schedule.text import quote_name, ring_name
 
 
 def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
-    """The layer's tiles go along this axis by `step`: its loop over it has that, or there is one, innermost."""
+    """Cut the layer's tiles along `axis` into `step` items: set the step of its loop, or add that loop as the
+    innermost.
+    """
     _require_count("split", "step", step)
 
     def edit(stmt: LayerTree) -> LayerTree:
@@ -43,7 +47,7 @@ def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
 
 
 def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
-    """The other way round: a tile is all of this axis."""
+    """Remove the layer's loop over `axis`, so that a tile is all of it. This is the inverse of `split`."""
 
     def edit(stmt: LayerTree) -> LayerTree:
         if axis not in stmt.steps:
@@ -54,7 +58,7 @@ def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
 
 
 def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
-    """The layer's loops stand in this order of their axes, from the outermost."""
+    """Order the layer's loops by their axes, from the outermost. `axes` must name exactly its loops."""
 
     def edit(stmt: LayerTree) -> LayerTree:
         if sorted(axes) != sorted(stmt.steps):
@@ -65,7 +69,10 @@ def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
 
 
 def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Literal["all"], memory: str = "sram") -> RegionTree:
-    """The ring has so many, in the memory where it lies; a ring of which nothing was said lies in `memory`."""
+    """Set the number of slots of a tile buffer. A buffer that the schedule did not name is added, in `memory`.
+
+    `count`: from 1 on, or "all" for one slot for each tile that passes through.
+    """
     if count != ALL:
         _require_count("slots", "count", int(count))
 
@@ -78,7 +85,7 @@ def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Litera
 
 
 def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
-    """The layer's tiles are shared out to these units; to any that can, where none are given."""
+    """Name the units that share the layer's tiles; (): any that can."""
     if len(set(units)) < len(units):
         raise CompileError(f"parallel: {', '.join(units)}: a unit is named twice")
     return _change_layer(
@@ -87,13 +94,15 @@ def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
 
 
 def inline(tree: RegionTree, layer: str) -> RegionTree:
-    """The data-movement operator moves nothing: its producer or consumers use the data where it lies. A storage that it needed
-    goes, with its `alloc`."""
+    """Mark a data-movement operator as moving nothing: its producer or consumers use the data in place.
+
+    An `alloc` of a storage that it needed must be removed by the caller.
+    """
     return _change_layer(tree, "inline", layer, lambda stmt: _moving(stmt, "inline", True))
 
 
 def move(tree: RegionTree, layer: str) -> RegionTree:
-    """The other way round: DMA moves it to a storage of its own, in which its neighbours are read one by one."""
+    """Mark a data-movement operator as moved by DMA into a storage of its own. This is the inverse of `inline`."""
     return _change_layer(tree, "move", layer, lambda stmt: _moving(stmt, "move", False))
 
 
@@ -104,8 +113,12 @@ def _moving(stmt: LayerTree, what: str, inline: bool) -> LayerTree:
 
 
 def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
-    """Prefetch the layer's constants, so many behind the loads of each of these layers in order. Each is an earlier layer, or
-    the layer itself. Other constants pass through its ring, all where no layer is named."""
+    """Set the layer's prefetches: (number of constants, name of the layer after whose loads they come), in the order of
+    use.
+
+    Each layer is an earlier one, or the layer itself. Other constants pass through its tile buffer; all do where none
+    is named. A layer of a cascade is refused.
+    """
     for constants, _ in ahead:
         _require_count("fetch", "constants", constants)
     fetches = tuple(Fetch(Prefetch(constants, behind), "") for constants, behind in ahead)
@@ -117,9 +130,11 @@ def fetch(tree: RegionTree, layer: str, *ahead: tuple[int, str]) -> RegionTree:
 
 
 def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
-    """The layers from `first` to `last` take turns, `step` rows of the last one in each. What lies between them stays where it
-    lay; `store` with rows keeps the latest of it. They bring their constants themselves, and nothing is fetched behind their
-    loads."""
+    """Make the layers from `first` to `last` a cascade that takes turns over `step` rows of the last one.
+
+    Tensors between them stay where they lay; `store` with rows gives them rolling buffers. Prefetches of these layers,
+    and those issued by them, are dropped.
+    """
     _require_count("fuse", "step", step)
     begin, end = (_place(tree, "fuse", name) for name in (first, last))
     if begin >= end:
@@ -135,8 +150,10 @@ def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
 
 
 def unfuse(tree: RegionTree, layer: str) -> RegionTree:
-    """The other way round: those that take turns with the layer run one after the other. What was kept of tensors between them is
-    for `store` to place."""
+    """Take a cascade apart: the layers that take turns with `layer` run one after the other.
+
+    Rolling buffers of tensors between them stay; `store` must place those tensors.
+    """
     place = _place(tree, "unfuse", layer)
     if not isinstance(tree.parts[place], CascadeTree):
         raise CompileError(f"unfuse: layer {quote_name(layer)} takes no turns with others")
@@ -144,7 +161,7 @@ def unfuse(tree: RegionTree, layer: str) -> RegionTree:
 
 
 def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTree:
-    """The tensor lies there: raised to sram, lowered to dram, or its latest rows in sram."""
+    """Place a tensor in "sram" or "dram". `rows`: only so many of its latest rows lie in sram; 0: all of it."""
     if memory not in TENSOR_MEMORIES:
         raise CompileError(f"store: {memory}: tensors lie in {' or '.join(TENSOR_MEMORIES)}{suggestion(memory, TENSOR_MEMORIES)}")
     if rows and memory != "sram":
@@ -155,7 +172,7 @@ def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTr
 
 
 def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
-    """The schedule of these layers alone, with the cascades that hold them; everything else is open."""
+    """Return the schedule of these layers alone, with whole cascades that hold them. All else is left to the search."""
     parts = [tree.parts[place] for place in sorted({_place(tree, "only", name) for name in layers})]
     is_cascade = any(isinstance(part, CascadeTree) for part in parts)
     rows = tuple(alloc for alloc in tree.tensors if alloc.buffer.rows and is_cascade)
@@ -165,14 +182,16 @@ def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
 
 
 def _fetching(part: LayerTree | CascadeTree, predicate: Callable[[str, Prefetch], bool]) -> LayerTree | CascadeTree:
-    """The statement with those fetches for which the predicate is true; the layer's other constants pass through its ring."""
+    """Return the part with those fetches for which the predicate is true. It is called with the layer's name and the
+    fetch.
+    """
     if isinstance(part, CascadeTree):
         return part
     return replace(part, fetches=tuple(f for f in part.fetches if predicate(part.name, f.buffer)))
 
 
 def _change_layer(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
-    """The schedule with another layer in this one's place."""
+    """Return the schedule with the layer replaced by what `change` makes of it."""
     place = _place(tree, what, layer)
     part = tree.parts[place]
     if isinstance(part, CascadeTree):
@@ -183,7 +202,7 @@ def _change_layer(tree: RegionTree, what: str, layer: str, change: Callable[[Lay
 
 
 def _place(tree: RegionTree, what: str, layer: str) -> int:
-    """The place of the part that is the layer, or holds it."""
+    """Return the index of the part that is the layer or holds it. Raise CompileError where there is none."""
     for place, part in enumerate(tree.parts):
         if any(stmt.name == layer for stmt in layers_of(part)):
             return place

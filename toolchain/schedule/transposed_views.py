@@ -1,4 +1,6 @@
-"""Tensors that lie with other neighbours than those along their last dimension, and which of them are cheaper to move."""
+"""Decide which Transposes are views, so that units read a tensor in another order of dimensions, and which are moved by
+DMA.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ Orders = Mapping[str, tuple[int, ...]]  # of tensors' dimensions, that of neighb
 
 
 def find_dimension_orders(views: Mapping[str, View]) -> Orders:
-    """The dimension orders of tensors whose last dimension is not contiguous."""
+    """Return, for tensors whose last dimension is not contiguous, their dimensions from the longest to the shortest
+    stride.
+    """
     return {name: view.order for name, view in views.items() if view.order}
 
 
 def views_in_place(region: ViewInputs, layers: Sequence[Layer], chip: Chip, inline: Mapping[str, bool]) -> dict[str, View]:
-    """The views of a region, without Transposes that units would read element by element at more cycles than one DMA copy.
+    """Return the views of a region with `in_place`, without Transposes that cost more as views than as one DMA move.
 
-    `layers`: of the region's nodes. `inline`: operators whose choice is fixed, by name.
+    A view costs more where units then read element by element. `layers`: of the region's nodes. `inline`: by name of an
+    operator, whether it is a view; those choices stay.
     """
     is_inline = {node.outputs[0]: inline[node.name] for node in region.nodes if node.name in inline}
     region = region._replace(moved=frozenset(out for out, lies in is_inline.items() if not lies))
@@ -45,7 +50,7 @@ def views_in_place(region: ViewInputs, layers: Sequence[Layer], chip: Chip, inli
 
 
 def _cycles(layer: Layer, orders: Orders) -> int:
-    """The cycles of a layer's tiles in its coarsest tiling, one after another, with its tensors in these orders."""
+    """Return the cycles of a layer's tiles in its coarsest tiling, one after another, with its tensors in these orders."""
     permuted = replace(layer, orders=orders)
     tiling = next(iter(permuted.tiled.tilings(permuted)))
     tiles = permuted.tiled.nest(permuted, tiling).iterate_tasks()

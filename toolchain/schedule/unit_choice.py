@@ -1,4 +1,4 @@
-"""The units that can run the operations of a work."""
+"""Find the units (arrays, vector engines) that can run a tile task, and its operations on each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_TURN = 8
 
 
 def emit_at_zero(tile: TileTask, layer: Layer) -> tuple[MachineOp, ...]:
-    """The operations of a layer's work whose operands lie dense at address 0: what its time depends on is all there."""
+    """Return the operations of a tile task with dense operands at address 0, enough to judge its cost and its units."""
 
     def dense(box: Box) -> BoxLocation:
         return BoxLocation(0, layer.strides(box))
@@ -28,7 +28,9 @@ def emit_at_zero(tile: TileTask, layer: Layer) -> tuple[MachineOp, ...]:
 
 
 def units_for(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
-    """The units of the kind that runs the operations of one tile."""
+    """Return all units of the kind that runs these operations of one tile. Raise InternalError where they are of
+    several kinds.
+    """
     kinds = {op.ENGINE for op in ops}
     if len(kinds) != 1:
         raise InternalError(f"one work has operations of {', '.join(sorted(map(str, kinds)))}")
@@ -36,8 +38,10 @@ def units_for(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
 
 
 def find_capable_units(ops: Sequence[MachineOp], chip: Chip) -> Mapping[Unit, tuple[MachineOp, ...]]:
-    """The operations of one tile as each unit runs them, without units whose rules they break. The only unit of its kind is
-    always among them: the program's check says what it lacks."""
+    """Return the operations as each unit would run them, for the units that can.
+
+    The only unit of its kind is always among them: the check of the finished program says what it lacks.
+    """
     operations = {unit: lower_to_unit(ops, unit, chip, AccumulatorAddresses(chip)) for unit in units_for(ops, chip)}
     if len(operations) == 1:
         return operations
@@ -45,33 +49,43 @@ def find_capable_units(ops: Sequence[MachineOp], chip: Chip) -> Mapping[Unit, tu
 
 
 def lower_to_unit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: AccumulatorAddresses) -> tuple[MachineOp, ...]:
-    """The operations of one work as this unit runs them, and those of others that take its sums out. `where`: these lie."""
+    """Return the operations as this unit runs them. Where its accumulators are a memory, emits on another unit are
+    added.
+
+    `where`: gives the addresses of sums; it changes.
+    """
     numbered = [replace(op, unit=unit.number) for op in ops] if unit.number else ops  # type: ignore[call-arg]
     return tuple(split_emit(numbered, unit, chip, where))
 
 
 def speed(unit: Unit) -> int:
-    """The relative speed of units of one kind: multipliers of an array, elements a cycle of a vector engine's fastest
-    function."""
+    """Return the relative speed of a unit among those of its kind: multipliers of an array, or elements a cycle of a
+    vector engine.
+    """
     if unit.kind == "mac_array":
         return unit.array.multipliers
     return max((rate.lanes for rate in unit.vector.functions.values()), default=1)
 
 
 def turn(units: Sequence[Unit]) -> int:
-    """Works after which every unit has had one; where they are very unequal, the slow ones may have none."""
+    """Return the number of tiles after which every unit has had one, at most 8; much slower units may have none by
+    then.
+    """
     rates = [speed(unit) for unit in units]
     return min(_LONGEST_TURN, round(sum(rates) / min(rates)))
 
 
 def earliest(ends: Mapping[Unit, tuple[int, int]]) -> Unit:
-    """The unit on which something ends first. `ends`: that, and when the unit is free: of equal ones the one that is free
-    first."""
+    """Return the unit with the least (cycle at which the work would end, cycle at which the unit is free)."""
     return min(ends, key=ends.__getitem__)
 
 
 def chain_of(tiles: Iterable[TileTask]) -> list[TileTask]:
-    """The first works, until sums leave their array: those that follow a first one stay where it is."""
+    """Return the first tile tasks up to one that writes an output. They add to the same sums, so they stay on one
+    array.
+
+    The tasks are consumed from `tiles` where it is an iterator; the result is empty at its end.
+    """
     chain: list[TileTask] = []
     for tile in tiles:
         chain.append(tile)

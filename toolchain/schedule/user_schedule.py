@@ -1,4 +1,6 @@
-"""A region is planned by the user's schedule: exactly so where it names all layers, else by a search around those it names."""
+"""Plan a region by a user's schedule: exactly so where it names all layers, else by a search around the layers that it
+names.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ _NAMED = 8  # tensors of a layer
 
 
 def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:
-    """The layer beside which most lies in each memory that is too small, and by how many bytes; None where none is."""
+    """Return an error for each memory that is too small: the layer while most bytes are live, and by how much they
+    exceed it.
+
+    None: by its bytes everything fits.
+    """
     faults = Faults(bound.tree)
     for space in facts.chip.staging:
         memory, buffers = facts.chip.spaces[space], allocation.buffers(space)
@@ -47,7 +53,7 @@ def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocatio
 
 
 def explain_fragmentation(bound: BoundTree) -> CompileError:
-    """The refusal where every memory is large enough, but no addresses were found."""
+    """Return the error for a schedule that fits by its bytes, though no addresses were found."""
     faults = Faults(bound.tree)
     faults.add(
         bound.tree.line,
@@ -60,9 +66,8 @@ def explain_fragmentation(bound: BoundTree) -> CompileError:
 def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> PlannedRegion:
     """Return the plan of a region by the user's schedule. Raise CompileError with all that is wrong with it.
 
-    Where the schedule names all layers, it is followed exactly, and its order may differ from the nodes'. Else the search plans
-    the rest.
-    `tree`: the schedule as parsed.
+    Where the schedule names all layers, it is followed exactly, and its order may differ from the nodes'. Else the
+    search plans the rest, and the plan of fewest expected cycles is returned. `tree`: the schedule as parsed.
     """
     planning = replace(planning, inline=inline_of(planning.nodes, tree))
     free = {n.name for n in LayerByLayer(planning).free}
@@ -70,6 +75,8 @@ def plan_user_schedule(planning: RegionInput, tree: RegionTree) -> PlannedRegion
 
 
 class _UserPlanner(RegionPlanner):
+    """The search for plans, with the layers, tensors and cascades that a schedule fixes left as they are."""
+
     def __init__(self, planning: RegionInput, tree: RegionTree):
         super().__init__(planning)
         self.facts = RegionFacts(
@@ -101,13 +108,17 @@ class _UserPlanner(RegionPlanner):
         return self.finish(plan)
 
     def _list_layers_by_name(self) -> list[PlannedLayer]:
-        """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
-        CompileError."""
+        """Return the plan of each layer outside cascades. Data movement and layers of cascades have a placeholder
+        without tiles.
+
+        Raise CompileError with the faults of the schedule.
+        """
         self.pinned.plan_cascades(self.pinned.inside)
         plans = self.pinned.plan_layers([i for i in self.tree.layers if i not in self.pinned.in_cascades])
         return [plans.get(i) or moved for i, moved in enumerate(self.moved)]
 
     def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
+        """Return the error of the memories in which these layers do not fit, or None."""
         return explain_overflow(self.tree, self.facts, self.allocation(*self._with_cascades(planned, self.pinned.inside)))
 
     def explain_no_placement(self) -> CompileError:
@@ -118,7 +129,7 @@ class _UserPlanner(RegionPlanner):
         return [least.get(step, size) for step, size in enumerate(tiles)]
 
     def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
-        """The resident roots: those that must be, and those that the search adds."""
+        """Return the resident roots: those that the schedule requires, and those that the search adds."""
         reserved_bytes = [need + used for need, used in zip(reserved, self._live_bytes(self.pinned.inside))]
         return super().residents(reserved_bytes, capacity) | self.pinned.inside
 
@@ -135,15 +146,14 @@ class _UserPlanner(RegionPlanner):
         return super().place(*self._with_cascades(parts, resident))
 
     def _with_cascades(self, layers: Sequence[Part], resident: frozenset[str]) -> tuple[list[Part], frozenset[str]]:
-        """Parts and roots in SRAM, with layers that run in turns as they do where these roots lie in SRAM. `layers`: all, each by
-        itself."""
+        """Return the parts and resident roots of a plan with the schedule's cascades. `layers`: all, each by itself."""
         firsts = {cascade.first: cascade for cascade in self.pinned.plan_cascades(resident)}
         alone = set(range(len(layers))).difference(self.pinned.in_cascades)
         parts = [firsts.get(i, layer) for i, layer in enumerate(layers) if i in firsts or i in alone]
         return parts, resident | self.pinned.rows
 
     def group_cascades(self, plan: PlannedRegion) -> PlannedRegion:
-        """Others take turns where none are said to."""
+        """Return the plan with cascades that the search finds, unless the schedule names cascades."""
         return plan if self.tree.cascades else super().group_cascades(plan)
 
     def bounds(self, before: PlannedRegion) -> GroupingBounds:
