@@ -1,4 +1,9 @@
-"""Dependences between operations: which wrote the bytes of a memory or a tensor last, and which touched them."""
+"""Track dependences between the queued operations of a plan: which wrote the bytes of a slot or a tensor last, which
+read them.
+
+The cost model (`schedule.plan_timer`) asks before each operation. Operations are named by numbers in the order of the
+program.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,10 @@ from toolchain.schedule.views import View
 
 
 class AccessRange:
-    """Bytes in which a slot or a resident tensor lies for a while.
+    """Bytes [start, end) of a memory in which a slot or a resident tensor lies for a while, with what touched them.
 
-    `written`: operations that made what lies there. `used`: the last to touch it, by queue. `group`: the tile that touched it
-    last.
+    `written`: operations that made its content. `used`: the last operation that touched it, by queue. `group`: number
+    of the tile that touched it last. Ranges that had some of its bytes before count until it is first written whole.
     """
 
     __slots__ = ("_older", "_parts", "_waited", "end", "group", "space", "start", "used", "written")
@@ -32,7 +37,7 @@ class AccessRange:
         self._waited: set[int] = set()  # queues that have written a part of it, behind those
 
     def is_touched_in(self, group: int) -> bool:
-        """True where the tile touches bytes of the range."""
+        """Return whether the tile of this group touched the range, or an older one with bytes of it."""
         return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
 
     def use(self, number: int, queue: int, part: tuple[int, int] | None = None) -> None:
@@ -44,7 +49,7 @@ class AccessRange:
             self._parts.append((*part, number))
 
     def take_inherited(self) -> list[int]:
-        """The operations that had its bytes before it did, until it is first written."""
+        """Return the operations that touched its bytes in older ranges, and forget those."""
         operations = self._earlier()
         self._older = []
         return operations
@@ -53,17 +58,23 @@ class AccessRange:
         return [n for area in self._older for n in area.touching(self.start, self.end)]
 
     def touching(self, start: int, end: int) -> list[int]:
-        """The last operations that touched bytes [start, end) of the memory, or any, where it is not known which each did."""
+        """Return the last operations that touched bytes [start, end); all of the range's where it is not known which
+        touched what.
+        """
         if not self._parts:
             return [*self.used.values(), *self.written]
         return [n for first, last, n in self._parts if first < end and start < last]
 
     def before(self) -> list[int]:
-        """The operations that must be over before the area is written whole."""
+        """Return the operations that must end before the range is written whole, and forget older ranges."""
         return [*self.used.values(), *self.written, *self.take_inherited()]
 
     def before_part(self, queue: int) -> list[int]:
-        """The operations that must end before this queue writes a part of the range, of bytes that nothing else in it touches."""
+        """Return the operations that must end before this queue writes a part of the range that nothing else in it
+        touches.
+
+        Only the first call for a queue has any.
+        """
         if queue in self._waited:
             return []
         self._waited.add(queue)
@@ -79,14 +90,15 @@ class AccessRange:
         return self.written, self.used.copy(), self.group, parts, self._older, self._waited.copy()
 
     def restore(self, saved: SavedRange) -> None:
-        """Return to a saved state."""
+        """Return to a state of `save`."""
         self.written, used, self.group, parts, self._older, waited = saved
         self.used, self._parts, self._waited = used.copy(), None if parts is None else parts.copy(), waited.copy()
 
     def add_to(self, key: FutureKey, group: int, is_open: bool = False) -> None:
-        """Add what new ranges in these bytes wait for; of an open range what its own operations wait for, too.
+        """Add to `key` what later operations wait for on these bytes.
 
-        `group`: of the pending tile.
+        `group`: number of the pending tile. `is_open`: the range itself is still used, not only its bytes by later
+        ranges.
         """
         place, is_pending = (self.start, self.end), self.group == group
         if self._parts and not is_open:
@@ -109,18 +121,19 @@ _Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer
 
 
 class PartialBuffer:
-    """The buffer of a root of which only some rows are kept. `top`, `column`, `channel`: of what lies first in it."""
+    """The rolling buffer of a root. `top`, `column`, `channel`: position in the tensor of its first element."""
 
     def __init__(self) -> None:
         self.top, self.column, self.channel = 0, 0, 0
         self._used: list[_Used] = []
 
     def use(self, box: Box, number: int) -> None:
+        """Note an operation that reads or writes a box."""
         place = self._place(box)
         self._used.append((place.start[1], place.start[1] + place.size[1], place, number, prod(box.size)))
 
     def before(self, box: Box) -> list[int]:
-        """The operations that must be over before the box is written."""
+        """Return the operations that must end before the box is written, and forget places that it overwrites."""
         place = self._place(box)
         top, bottom = place.start[1], place.start[1] + place.size[1]
         operations: list[int] = []
@@ -142,7 +155,10 @@ class PartialBuffer:
 
 
 class AccessRanges:
-    """The ranges of each memory that still have a byte of their own."""
+    """The ranges of all memories. A new range takes its bytes from older ones.
+
+    `ranges`: all that were ever added.
+    """
 
     def __init__(self) -> None:
         self._spaces: dict[int, _Space] = {}
@@ -150,17 +166,17 @@ class AccessRanges:
 
     @property
     def state(self) -> list[object]:
-        """The objects that new ranges change, but for older ranges."""
+        """The objects whose attributes change as ranges are added, but for the ranges themselves."""
         return [self, *self._spaces.values()]
 
     def add_to(self, key: FutureKey, group: int) -> None:
-        """Add what new ranges wait for, in any order of those that there are. `group`: of the pending tile."""
+        """Add to `key` what new ranges would wait for. `group`: number of the pending tile."""
         ranges = [area for space in self._spaces.values() for area in space.ranges]
         for area in sorted(ranges, key=lambda area: (area.space, area.start, area.end)):
             area.add_to(key, group)
 
     def add(self, space: int, start: int, size_bytes: int) -> AccessRange:
-        """A new range, which takes its bytes from those that had them before."""
+        """Return a new range of `size_bytes` from `start`, which knows the older ranges whose bytes it takes."""
         if space not in self._spaces:
             self._spaces[space] = _Space(space)
         self.ranges.append(self._spaces[space].add(start, start + size_bytes))
@@ -168,7 +184,7 @@ class AccessRanges:
 
 
 class _Space:
-    """The ranges of one memory in no order, with their first bytes and ends as columns of an array."""
+    """The ranges of one memory that no newer range covers, with their bounds as an array."""
 
     def __init__(self, space: int) -> None:
         self._space = space
@@ -196,7 +212,9 @@ class _Space:
 
 
 def rows_meet(a: Box, b: Box) -> int:
-    """Elements of `a` in those rows of one buffer that `b` has too, wherever in them tensors lie; of one tensor those in both."""
+    """Return the number of elements of `a` in rows of one buffer that `b` touches too; of one tensor, the elements in
+    both.
+    """
     met, common = 1, 2 if a.tensor != b.tensor else len(a.size)
     for dimension in range(common - 1, -1, -1):
         first, second = a.start[dimension], b.start[dimension]
@@ -209,13 +227,16 @@ def rows_meet(a: Box, b: Box) -> int:
 
 
 def boxes_meet(a: Box, b: Box) -> bool:
-    """Two boxes of one tensor."""
+    """Return whether two boxes of one tensor have a common element."""
     return all(first < second + n and second < first + m for first, m, second, n in zip(a.start, a.size, b.start, b.size))
 
 
 class DependenceTracker:
-    """Operations by their numbers. `roots`: where resident roots lie, as far as it matters. `every`: all works of what runs
-    are looked at, and none stands for others."""
+    """A record of the operations that wrote and read each tensor of a plan.
+
+    `roots`: places of resident roots. `every`: all tiles of the current layer are timed, so that parts of a root are
+    told apart.
+    """
 
     def __init__(self, views: Mapping[str, View]):
         self._views = views
@@ -226,11 +247,11 @@ class DependenceTracker:
 
     @property
     def state(self) -> list[object]:
-        """The objects that operations change, but for ranges."""
+        """The objects whose attributes change, but for access ranges."""
         return [self, *self._rows.values()]
 
     def add_to(self, key: FutureKey, roots: Collection[str], group: int) -> None:
-        """Add what operations on these roots wait for. `group`: of the pending tile."""
+        """Add to `key` what operations on these roots wait for. `group`: number of the pending tile."""
         for root in sorted(roots):
             for box, number, queue in self._writes.get(root, ()):
                 key.add((box, queue), [number])
@@ -240,21 +261,23 @@ class DependenceTracker:
                 key.note(object())  # rolling buffers are not compared
 
     def move_rows(self, root: str, top: int) -> None:
-        """Make that row the first in the root's buffer."""
+        """Set row `top` of the tensor as the first in the root's rolling buffer."""
         self._rows[root].top = top
 
     def begin(self, root: str, first: tuple[int, int]) -> None:
-        """The root's buffer holds other columns and channels, from these and the first row on; what lay there nothing reads."""
+        """Begin the root's rolling buffer anew at row 0 and at (column, channel) `first`; its old content is read no
+        more.
+        """
         self._writes.pop(root, None)
         rows = self._rows[root]
         rows.top, (rows.column, rows.channel) = 0, first
 
     def note_move(self, box: Box, number: int, queue: int) -> None:
-        """The box was written again to another place."""
+        """Note that an operation wrote the box again, to another place in its buffer."""
         self._writes.setdefault(self.root(box.tensor), []).append((box, number, queue))
 
     def reads(self, box: Box | None, written: Box | None) -> bool:
-        """True where a load of the box reads bytes of `written`."""
+        """Return whether a load of `box` reads bytes of `written`. None, for constants or no output, reads nothing."""
         if box is None or written is None or self.root(written.tensor) != self.root(box.tensor):
             return False
         return self._meet(written, box)
@@ -266,20 +289,23 @@ class DependenceTracker:
         return self._views[tensor].root
 
     def makers(self, box: Box, queue: int) -> list[int]:
-        """The operations on other queues that wrote what the box holds; of no size: all of its tensor."""
+        """Return the operations on other queues that wrote a part of the box; a box without size stands for all of its
+        tensor.
+        """
         writes = self._writes.get(self.root(box.tensor), ())
         return [n for other, n, q in writes if q != queue and (not (box.size and other.size) or self._meet(other, box))]
 
     def _meet(self, a: Box, b: Box) -> bool:
-        """Two boxes of one root; of different tensors in it, as under two shapes, by their first and last bytes."""
+        """Return whether two boxes of one root have a common byte. For different tensors their first and last bytes
+        decide.
+        """
         if a.tensor == b.tensor:
             return boxes_meet(a, b)
         one, other = self._bytes(a), self._bytes(b)
         return one is None or other is None or (one[0] < other[1] and other[0] < one[1])
 
     def _bytes(self, box: Box) -> tuple[int, int] | None:
-        """The bytes [first, end) of a box within its root; None where they are unknown: of rolling buffers and channel-blocked
-        maps."""
+        """Return the bytes [first, end) of a box in its root; None for rolling buffers and channel-blocked maps."""
         view = self.view(box)
         if view.rows or view.strides.maps is not None:
             return None
@@ -287,11 +313,13 @@ class DependenceTracker:
         return view.at(box.start), view.at(last) + view.item_bytes
 
     def make(self, box: Box, number: int, queue: int) -> None:
+        """Note an operation that writes a box."""
         root = self.root(box.tensor)
         self._writes.setdefault(root, []).append((box, number, queue))
         self.use(box, number, queue)
 
     def use(self, box: Box, number: int, queue: int) -> None:
+        """Note an operation that touches a box, if its root is resident."""
         root = self.root(box.tensor)
         area = self.roots.get(root)
         if area is not None:
@@ -300,14 +328,16 @@ class DependenceTracker:
             self._rows[root].use(box, number)
 
     def _part(self, box: Box, area: AccessRange) -> tuple[int, int] | None:
-        """Bytes of an area from the first to the last of a box."""
+        """Return the bytes of an area from the first to the last of a box; None where they are unknown."""
         if not box.size:
             return area.start, area.end
         part = self._bytes(box) if self.every else None
         return None if part is None else (area.start + part[0], area.start + part[1])
 
     def before(self, box: Box, queue: int) -> list[int]:
-        """The operations that must be over before the queue writes the box to its place: no element is written twice."""
+        """Return the operations that must end before the queue writes the box to its place. No element may be written
+        twice.
+        """
         root = self.root(box.tensor)
         area = self.roots.get(root)
         if self.view(box).rows:

@@ -1,9 +1,9 @@
-"""The timer of tiles: it puts their operations on the machine's queues in the order of the program.
+"""Time the tiles of a plan: their loads, computes and stores are queued on a model of the machine, in program order.
 
-Loads, computation and stores are queued as `codegen.lower` orders them. They wait for each other where they touch the same bytes:
-slots of a ring, places of tensors, and earlier owners of those addresses. Of equal neighbouring steps only the first few are
-timed (`schedule.sampling`); each other step takes as long as the last of them. One tiling is timed alone in the same way as a
-whole plan.
+This is the core of the cost model; `schedule.plan_walk` walks whole plans with it. Operations wait for each other where
+they touch the same bytes: slots of tile buffers, places of tensors, and earlier owners of those addresses. Of equal
+neighbouring steps only the first few are timed (`schedule.sampling`); each other one takes as long as the last of them.
+One tiling is timed alone in the same way.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ from toolchain.schedule.views import View
 
 
 class PlanTimer:
-    """Tiles and moves one behind the other on the queues of one machine.
+    """The timing of tiles and moves, one after the other, on the queues of one machine.
 
-    `units`: that ran the works of the latest layer, one by one.
+    Methods append work; `cycles` is the time of everything so far. `units`: the unit of each tile of the latest layer.
     """
 
     def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], prefetches: bool = False):
-        """resident holds the tensors in SRAM. `prefetches`: all tiles are timed, some with prefetches for later layers, which
-        memories need not serve before tiles that are ready."""
+        """Begin with nothing queued.
+
+        `resident`: tensors in SRAM. `prefetches`: all tiles are timed, some with prefetches for later layers. Memories
+        then may serve ready tiles first.
+        """
         self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
         self._store = model.chip.channels[-1].queue
         self._queues = PlannedQueues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or prefetches)
@@ -60,12 +63,12 @@ class PlanTimer:
 
     @property
     def roots(self) -> dict[str, AccessRange]:
-        """Return where resident roots lie, as far as it matters."""
+        """The places of resident roots by name; a caller adds each before the first layer that touches it."""
         return self._touched.roots
 
     @property
     def state(self) -> list[object]:
-        """The objects that tiles change, but for ranges."""
+        """The objects whose attributes change as tiles are timed, but for access ranges."""
         return [self, *self._queues.state, *self._touched.state, self._loads, self._rolling]
 
     @property
@@ -75,13 +78,14 @@ class PlanTimer:
 
     @property
     def is_in_program_order(self) -> bool:
-        """True where a walk that begins later is the same but for its cycles."""
+        """True where memories serve in program order, so that a walk that begins later differs in its cycles alone."""
         return self._queues.is_in_program_order
 
     def key(self, areas: AccessRanges, roots: Collection[str], queues: Collection[int]) -> object:
-        """The key of all that the next layers depend on, which touch these roots and run on these queues.
+        """Return a key of all that later layers depend on. Where two walks have equal keys, all that follows takes the
+        same cycles.
 
-        `areas`: of all ranges.
+        `areas`: all access ranges. `roots`: those that the later layers touch. `queues`: those that they run on.
         """
         key = FutureKey(self._queues, queues)
         if self._rolling.is_pending:
@@ -104,13 +108,13 @@ class PlanTimer:
 
     @property
     def cycles(self) -> int:
-        """The end of the last operation."""
+        """The cycle at which everything so far ends."""
         self._finish()
         return self._queues.cycles
 
     @property
     def busy_cycles(self) -> float:
-        """The cycles of the busiest queue, without waits."""
+        """The cycles of the busiest queue (unit or DMA channel), without waits."""
         self._finish()
         return self._queues.busy_cycles
 
@@ -130,7 +134,11 @@ class PlanTimer:
         period: int,
         preloaded: Mapping[Hashable, AccessRange] | None = None,
     ) -> TiledLayer:
-        """The layer by a tiling, timed alone with its rings at no address. `preloaded`: constants that are not loaded."""
+        """Return the layer with this tiling, timed alone with its slots at no address. Use a fresh timer.
+
+        `visited`, `period`: its sampled tiles, as in `time_tiles`. `preloaded`: constants that are not loaded, by key
+        of the block.
+        """
         count = self.time_tiles(layer, rings, units, visited, period, None, preloaded)
         return TiledLayer.of(layer, tiling, rings, units, count, (self.cycles, self.busy_cycles))
 
@@ -145,11 +153,11 @@ class PlanTimer:
         prefetched: Mapping[Hashable, AccessRange] | None = None,
         fetched: PrefetchQueue | None = None,
     ) -> int:
-        """Time the tiles of a layer; the number of tiles. Tiles that add to the same sums run on the unit on which they end
-        first.
+        """Time the tiles of a layer and return their number, repeats included.
 
-        `visited`: sampled tiles with repeat marks, of that period. `areas`: of the slots; None: at no address. `prefetches`:
-        ranges of prefetched constants by key of the block. `fetched`: constants for other layers.
+        Tiles that add to the same sums run on one unit, that on which they end first. `visited`: sampled tiles with
+        marks of repeats, of this `period`. `areas`: places of the slots; None: at no address. `prefetched`: places of
+        prefetched constants by key of the block. `fetched`: constants that this layer fetches for others.
         """
         self._enter(LayerPipeline.of(layer, slots, units, areas, prefetched))
         self._touched.every = not any(isinstance(tiles, int) for tiles in visited)
@@ -176,7 +184,7 @@ class PlanTimer:
         return round(count)
 
     def _find_shared_tasks(self, mark: Now, units: Sequence[Unit], count: float) -> SharedTasks | None:
-        """The tasks since the mark that several units share; None where there is no choice."""
+        """Return the tasks since the mark that several units share; None where there is no choice."""
         queues = [unit.queue for unit in units]
         worked = self._queues.sum_busy_cycles(mark, queues)
         if len(units) == 1 or not worked or self._tile is None:
@@ -184,8 +192,10 @@ class PlanTimer:
         return SharedTasks(queues, count, worked, self._tile.unit.queue)
 
     def cascade(self, stages: Mapping[int, LayerPipeline], visited: VisitedStripes) -> Mapping[int, list[Unit]]:
-        """Layers that run in turns, each by its index: the units that ran the works of each. `visited`: the works of stripes,
-        with what is repeated as in `visits`."""
+        """Time a cascade and return the unit of each timed tile, by index of the layer.
+
+        `stages`: its layers by index. `visited`: the timed steps of its stripes, with marks of repeats.
+        """
         marks: list[Now] = []
         units_of: dict[int, list[Unit]] = {index: [] for index in stages}
         self._touched.every = False
@@ -208,7 +218,7 @@ class PlanTimer:
         return units_of
 
     def _call(self, stage: LayerPipeline, tiles: Sequence[TileTask]) -> None:
-        """A part of a layer."""
+        """Time the tiles of one call of a layer."""
         self._enter(stage)
         unit, in_chain = stage.units[0], False
         for i, tile in enumerate(tiles):
@@ -222,7 +232,7 @@ class PlanTimer:
         self._layer, self._rings, self._prefetched = stage.layer, stage.rings, stage.prefetched
 
     def moves(self, layer: Layer) -> None:
-        """A mover's fills and copies, by the channel that stores."""
+        """Time the fills and copies of a data-movement layer, on the channel that stores."""
         self._finish()
         ops = self._model.moves(layer, self._views, self._resident)
         if not ops.operations:
@@ -270,7 +280,7 @@ class PlanTimer:
         self._tile = PendingTile(tile, unit, self._model.runs(self._layer, tile)[unit], slots, in_place, out)
 
     def _slot(self, role: str, space: int, key: Hashable) -> tuple[AccessRange, bool]:
-        """The range that an item goes to, and whether it is loaded already."""
+        """Return the place that an item goes to, and whether it is loaded already."""
         if key in self._prefetched:
             return self._prefetched[key], True
         ring, areas = self._rings[role, space]
@@ -278,13 +288,15 @@ class PlanTimer:
         return areas[index], is_loaded
 
     def _waits(self, slot: AccessRange, box: Box | None, group: int) -> bool:
-        """True where a load to the slot touches bytes that the pending tile, of this group, still needs."""
+        """Return whether a load to the slot touches bytes that the pending tile, of this group, still needs."""
         if self._tile is None:
             return self._rolling.touches(box)
         return slot.is_touched_in(group) or self._touched.reads(box, self._tile.tile.write)
 
     def _finish(self) -> None:
-        """Asks for the computes of the tile whose loads are there, and for its store; or for what is shifted."""
+        """Issue pending work: the shift of a rolling buffer, and the computes and store of the tile whose loads are
+        issued.
+        """
         self._rolling.finish()
         if self._tile is None:
             return
@@ -312,7 +324,7 @@ class PlanTimer:
         self._rolling.apply_resets()
 
     def _list_freed(self, unit: Unit, run: TileCost, write: Box | None, out: AccessRange | None) -> list[int]:
-        """The operations that must be over before the work's output is written."""
+        """Return the operations that must be over before the tile's output is written."""
         if out is not None:
             return out.before()
         emitter = self._chip.emitter(unit) if run.emit is not None else None
@@ -321,7 +333,10 @@ class PlanTimer:
     def _emit(
         self, unit: Unit, run: TileCost, emit: QueueCost, after: list[int], freed: list[int], last: bool
     ) -> tuple[int, int]:
-        """Computes whose sums lie in a memory: the queue and number of what ends them. `last`: that takes the sums out."""
+        """Issue computes whose sums lie in a memory, and return the queue and number of the operation that ends them.
+
+        `last`: these computes end their sums, so that an emit takes them out.
+        """
         emitter, before = self._chip.emitter(unit), self._emits.setdefault(unit, [(), ()])
         assert emitter is not None
         number = self._queues.ask(unit.queue, run.unit_cost, [*after, *before[-run.sums_at_once]])
@@ -332,7 +347,7 @@ class PlanTimer:
         return emitter.queue, number
 
     def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[TileTask] | int], first: int) -> Unit:
-        """The unit on which the chain that begins with work `first` of visited[0] ends first."""
+        """Return the unit on which the chain of tiles that begins with tile `first` of visited[0] ends first."""
         following = (tile for tiles in visited if not isinstance(tiles, int) for tile in tiles)
         chain = chain_of(islice(following, first, None))
         runs = self._model.runs(self._layer, chain[0])
@@ -345,12 +360,12 @@ class PlanTimer:
         return earliest(ends)
 
     def _over(self, tile: PendingTile) -> int:
-        """The cycle at which the unit ends the tile."""
+        """Return the cycle at which its unit would end the pending tile."""
         loaded = self._queues.end(number for slot in tile.slots for number in slot.written)
         return max(self._queues.free(tile.unit.queue), loaded) + tile.run.unit_cost.alone_cycles
 
     def _ready(self, tile: TileTask, unit: Unit, over: int) -> int:
-        """The cycle at which the inputs of a tile would be there. `over`: when the tile before ends."""
+        """Return the cycle at which the inputs of a tile would be loaded. `over`: when the tile before ends."""
         ready = 0
         for box in tile.reads:
             ready = max(ready, self._queues.end(self._touched.makers(box, -1)))

@@ -1,7 +1,7 @@
-"""The walk of a plan: its layers and cascades are timed one after the other, at their addresses.
+"""Walk a plan to time it: its layers and cascades one after the other, at their addresses.
 
-A walk is recorded for plans that differ from it in few layers. It goes on from the first layer that differs. Behind the last, it
-ends where all that later layers depend on is as it was: the rest takes the same cycles.
+A walk can be recorded, to time plans that differ in few layers. It goes on from the first layer that differs. After the
+last one it ends where all that later layers depend on is as it was: the rest takes the same cycles.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def walk_plan(
     some: SampleTiles | None = None,
     preloaded: Mapping[int, LayerConstants] | None = None,
 ) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
-    """Time every layer of a plan, one after the other, at its addresses.
+    """Time a whole plan; return the timer, which has its cycles, and the layers with the unit of each tile.
 
-    `some`: tiles of a layer that stand for all; None: all tiles are timed, those of stripes too. `preloaded`: constants, by
-    layer, that are not loaded.
+    `some`: returns the sampled tiles of a layer; None: all tiles are timed, those of stripes too. `preloaded`: by index
+    of a layer, constants that are not loaded.
     """
     walk = PlanWalk(plan, model, some, preloaded or {})
     return walk.timer, tuple(chain.from_iterable(walk.step(plan, run) for run in plan.runs))
 
 
 class PlanWalk:
-    """A walk over the layers and cascades of one plan."""
+    """A walk over one plan. `timer`: times everything so far. `areas`: the places of slots and roots so far."""
 
     def __init__(self, plan: PlannedRegion, model: CostModel, some: SampleTiles | None, preloaded: Mapping[int, LayerConstants]):
         """The arguments are those of `walk_plan`."""
@@ -57,7 +57,7 @@ class PlanWalk:
         }
 
     def save(self) -> WalkState:
-        """Return a copy of all that the next layers change."""
+        """Return a copy of everything that the next layers change."""
         objects = [(item, {name: _copy(value) for name, value in vars(item).items()}) for item in self._objects]
         return objects, [(area, area.save()) for area in self.areas.ranges]
 
@@ -74,7 +74,10 @@ class PlanWalk:
         return [*self.timer.state, *self.areas.state]
 
     def step(self, plan: PlannedRegion, run: int | PlannedCascade) -> list[PlannedLayer]:
-        """Time a layer, by its index, or a cascade; the layers with the units that ran their tiles."""
+        """Time a layer, by its index, or a cascade, and return its layers with the unit of each tile.
+
+        Each `run` of `plan.runs` must be stepped in order.
+        """
         inside = [run] if isinstance(run, int) else list(run.indices)
         for index in inside:
             _roots(plan, index, self.timer, self.areas)
@@ -109,7 +112,7 @@ WalkState = tuple[list[tuple[object, dict[str, object]]], list[tuple[AccessRange
 
 
 class RecordedWalk:
-    """A walk of one plan, with its state before each layer and cascade."""
+    """A walk of one plan, with its state before each layer and cascade, to time similar plans faster."""
 
     def __init__(self, plan: PlannedRegion, model: CostModel, some: SampleTiles):
         self._model, self._some = model, some
@@ -119,7 +122,7 @@ class RecordedWalk:
         self._record(plan, 0)
 
     def move_to(self, plan: PlannedRegion) -> None:
-        """Record another plan, from the first layer on that differs."""
+        """Record another plan, from the first layer that differs on."""
         if not self._is_near(plan):
             self._walk = PlanWalk(plan, self._model, self._some, {})
             self._record(plan, 0)
@@ -129,7 +132,7 @@ class RecordedWalk:
         self.plan = plan
 
     def _record(self, plan: PlannedRegion, first: int) -> None:
-        """Walk on from run `first`."""
+        """Walk on from run `first` and record the states."""
         self.plan, self._named = plan, [_names(plan, run) for run in plan.runs]  # slots and roots
         later = list(accumulate(reversed(self._named), lambda names, more: names | more, initial=frozenset[str]()))
         self._later = later[:0:-1]  # touched by each and those behind it
@@ -144,7 +147,7 @@ class RecordedWalk:
         self._cycles = self._walk.timer.cycles
 
     def cycles_of(self, plan: PlannedRegion) -> int:
-        """The cycles of a plan, the same as those of a walk over all of it."""
+        """Return the cycles of a plan, as a walk over all of it would. The recorded plan stays."""
         if not self._is_near(plan):
             return walk_plan(plan, self._model, self._some)[0].cycles
         changed = self._find_changes(plan)
@@ -159,7 +162,9 @@ class RecordedWalk:
         return self._walk.timer.cycles
 
     def _is_near(self, plan: PlannedRegion) -> bool:
-        """True where both have the same parts in one order, at times that only follow from the order of operations."""
+        """Return whether the plan has the same parts and tensors, no prefetches, and a machine that serves in program
+        order.
+        """
         return (
             len(plan.parts) == len(self.plan.parts)
             and plan.resident == self.plan.resident
@@ -169,14 +174,16 @@ class RecordedWalk:
         )
 
     def _find_changes(self, plan: PlannedRegion) -> list[int]:
-        """The places of layers and cascades that differ from the recorded ones, or lie at other addresses."""
+        """Return the indices of layers and cascades that differ from the recorded ones, or lie at other addresses."""
         spaces = {*plan.placements, *self.plan.placements}
         moved = {name for space in spaces for name, _ in _addresses(plan, space) ^ _addresses(self.plan, space)}
         pairs = enumerate(zip(self.plan.parts, plan.parts, self._named))
         return [at for at, (old, new, names) in pairs if not (_is_same(old, new) and moved.isdisjoint(names))]
 
     def _get_delay(self, at: int) -> int | None:
-        """The cycles by which what follows is later than in the recorded walk; None where it may take longer or shorter."""
+        """Return the cycles by which what follows is later than in the recorded walk; None where it may take longer or
+        shorter.
+        """
         key, fetched = self._key(at)
         if at not in self._keys:
             now = self._walk.save()
@@ -214,7 +221,7 @@ def _addresses(plan: PlannedRegion, space: int) -> Set[tuple[str, int]]:
 
 
 def _names(plan: PlannedRegion, run: int | PlannedCascade) -> frozenset[str]:
-    """The slots of layers, and the roots that they touch."""
+    """Return the slots of the run's layers, and the roots that they touch."""
     layers = [(i, plan.layers[i]) for i in ([run] if isinstance(run, int) else run.indices)]
     slots = {slot_name(i, ring.key, copy) for i, planned in layers for ring in planned.rings for copy in range(ring.copies)}
     tensors = (name for _, p in layers for name in (*p.layer.activations, *p.layer.node.outputs))
@@ -229,7 +236,7 @@ def _all_stripes(cascade: PlannedCascade) -> VisitedStripes:
 
 
 def _roots(plan: PlannedRegion, index: int, walk: PlanTimer, areas: AccessRanges) -> None:
-    """Add the ranges of resident roots that a layer is the first to touch."""
+    """Add the places of resident roots that this layer is the first to touch."""
     layer = plan.layers[index].layer
     for name in (*layer.activations, *layer.node.outputs):
         root = plan.views[name].root
@@ -239,7 +246,7 @@ def _roots(plan: PlannedRegion, index: int, walk: PlanTimer, areas: AccessRanges
 
 
 def _slots(plan: PlannedRegion, index: int, areas: AccessRanges) -> Mapping[tuple[str, int], Sequence[AccessRange]]:
-    """The ranges of a layer's slots."""
+    """Return the places of a layer's slots, by key and memory of the tile buffer."""
     ranges: dict[tuple[str, int], list[AccessRange]] = {}
     for ring in plan.layers[index].rings:
         starts = (plan.slot(index, ring.key, ring.space, copy).address for copy in range(ring.copies))

@@ -1,4 +1,9 @@
-"""Operations are queued on the machine's engines before they are emitted; the timing model gives their start and end."""
+"""Queue the operations of a plan on the engines of a machine, before any code exists; the timing model gives start and
+end.
+
+`schedule.plan_timer` issues operations here, each as a `QueueCost` with the operations that it waits for. The timing
+model is that of the simulator (`machine.timing_model`).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +26,10 @@ from toolchain.machine.timing_model import (
 
 
 class QueueCost(NamedTuple):
-    """The cost of operations that follow one another on a queue.
+    """The cost of operations that follow one another on one queue, in cycles.
 
-    `operations`: how many. `latency_cycles`: of memories. `compute_cycles`: of the unit. `services`: cycles of each port.
-    `alone_cycles`: in all on an idle machine.
+    `operations`: how many. `latency_cycles`: latency of memories that no transfer hides. `compute_cycles`: of the unit.
+    `services`: (port, cycles) for each memory port. `alone_cycles`: all of it on an idle machine.
     """
 
     operations: int
@@ -35,8 +40,9 @@ class QueueCost(NamedTuple):
 
 
 def sum_queue_cost(ops: Iterable[MachineOp], chip: Chip) -> QueueCost:
-    """The cost of operations on one queue. Where several may be in flight, the latency of one overlaps the transfers of those
-    before it."""
+    """Return the cost of operations on one queue. With several in flight, the latency of one overlaps earlier
+    transfers.
+    """
     count, latency, compute, served = 0, 0, 0, dict[int, int]()
     for op in ops:
         demanded = demand(op, chip)
@@ -52,7 +58,7 @@ def sum_queue_cost(ops: Iterable[MachineOp], chip: Chip) -> QueueCost:
 
 
 def mean(same: Sequence[QueueCost]) -> QueueCost:
-    """The mean of costs of equally many operations that differ in their addresses."""
+    """Return the mean of costs of the same operations at different addresses. It needs one cost at least."""
     if len(same) == 1:
         return same[0]
     ports = dict.fromkeys(port for one in same for port, _ in one.services)
@@ -64,7 +70,7 @@ def mean(same: Sequence[QueueCost]) -> QueueCost:
 
 
 class Now(NamedTuple):
-    """A moment to repeat from."""
+    """A moment of all queues, from which `PlannedQueues.repeat` counts."""
 
     mark: TimingMark
     unlimited: TimingMark
@@ -72,13 +78,18 @@ class Now(NamedTuple):
 
 
 class PlannedQueues:
-    """Operations get numbers in the order of the program. Words: one of each operation, signal and wait.
+    """The queues of a machine. Operations are numbered in program order, across all queues.
 
-    `looks_ahead`: memories serve in the order in which operations would be ready if all were served at once; else in that of the
-    program, which is the same where one channel loads and stores.
+    Each takes one instruction word, each signal and wait between queues another. Operations are collected and run on
+    the timing model when a time is asked for.
     """
 
     def __init__(self, chip: Chip, looks_ahead: bool):
+        """Begin with idle queues.
+
+        `looks_ahead`: memories serve in the order in which operations would be ready if nothing waited for memory. Else
+        they serve in program order, which is the same where one channel loads and stores.
+        """
         self._recurrence = make_timing_model(chip)
         self._issue = [unit.spec.issue_cycles for unit in chip.units]
         self._word_cycles = chip.isa.word_cycles
@@ -92,7 +103,11 @@ class PlannedQueues:
         self._waited = [[-1] * len(chip.units) for _ in chip.units]  # [e][p]: the last operation of p that e has waited for
 
     def ask(self, queue: int, cost: QueueCost, after: Iterable[int]) -> int:
-        """The number of an operation, or of several that follow one another, which touches what `after` touch."""
+        """Append an operation, or several that follow one another, and return its number.
+
+        `after`: numbers of the operations that touched the same bytes; those on other queues get a signal and a wait,
+        unless an earlier wait covers them.
+        """
         waited, queues = self._waited[queue], self._queues
         sources: dict[int, int] = {}  # by queue, the latest
         same_queue = -1  # that this one comes behind where several of its queue are in flight
@@ -128,7 +143,7 @@ class PlannedQueues:
 
     @property
     def state(self) -> list[object]:
-        """The objects that operations change."""
+        """The objects whose attributes change."""
         return [self, *self._recurrence.state]
 
     @property
@@ -138,23 +153,25 @@ class PlannedQueues:
 
     @property
     def fetched(self) -> float:
-        """The cycle at which the front end has read the last operation that was run."""
+        """The cycle at which the front end has read the last operation that was run on the timing model."""
         return self._recurrence.fetched
 
     def settle(self, relevant: Collection[int]) -> None:
-        """Run the operations before the first of these, of which nothing later waits for any."""
+        """Run the operations before the first of `relevant` on the timing model; all of them where `relevant` is empty."""
         count = min(relevant, default=len(self._queues)) - len(self._queues) + len(self._waiting)
         if count > 0:
             self._recurrence.run(self._waiting[:count])
             self._waiting = self._waiting[count:]
 
     def times(self) -> Hashable:
-        """The operations that were not run yet, and what is busy for how long, from the front end's cycle on."""
+        """Return a key of all times that later operations see, counted from the front end's cycle."""
         waiting = [timing._replace(after=tuple(map(self.remaining, timing.after))) for timing in self._waiting]
         return self._recurrence.times(), tuple(waiting)
 
     def remaining(self, number: int) -> Hashable:
-        """Return how long an operation still takes from the front end's cycle on; its place where it was not run yet."""
+        """Return the cycles that an operation still takes, from the front end's cycle on; ("not run", place) where it
+        was not run yet.
+        """
         run = len(self._queues) - len(self._waiting)
         return ("not run", number - run) if number >= run else max(0, self._recurrence.end[number] - self.fetched)
 
@@ -177,22 +194,23 @@ class PlannedQueues:
         return [*waiters, source] if self._flights[source] > 1 and self.remaining(number) else waiters
 
     def describe(self, number: int, later: Collection[int]) -> Hashable:
-        """All that those of these queues see of an operation, but for its number."""
+        """Return a key of all that operations on the queues of `later` see of one operation, but for its number."""
         return self._queues[number], tuple(self.waiters(number, later)), self.remaining(number)
 
     def mark(self) -> Now:
+        """Run everything and return this moment."""
         self._run()
         return Now(self._recurrence.mark(), self._unlimited.mark(), tuple(self._busy))
 
     def sum_busy_cycles(self, since: Now, queues: Sequence[int]) -> float:
-        """Cycles that these have worked since then, all together."""
+        """Return the cycles that these queues have worked since a moment, without waits, added up."""
         return sum(self._busy[queue] - since.busy[queue] for queue in queues)
 
     def repeat(self, since: Now, times: float, shared: SharedTasks | None = None, backlog: bool = False) -> None:
-        """Repeat what was queued since the mark so many more times.
+        """Repeat what was queued since the mark `times` more times, without queueing it again.
 
-        `shared`: the part that goes to whichever of several queues is free first. `backlog`: some of it is for later layers, so
-        that one queue may be far ahead.
+        `shared`: the part that goes to whichever of several queues is free first. `backlog`: some of it is for later
+        layers, so that one queue may be far ahead.
         """
         self._run()
         queues = self._queues if backlog else None
@@ -202,18 +220,18 @@ class PlannedQueues:
         self._busy = [now + times * (now - then) for now, then in zip(self._busy, since.busy)]
 
     def free(self, queue: int) -> int:
-        """The cycle at which the queue has run everything, if memories serve all at once."""
+        """Return the cycle at which the queue has run everything, if nothing waited for memory."""
         self._look_ahead()
         return self._unlimited.free[queue]
 
     def end(self, numbers: Iterable[int]) -> int:
-        """The end of the last of these operations, if memories serve all at once."""
+        """Return the end of the last of these operations, if nothing waited for memory; 0 for none."""
         self._look_ahead()
         return max((self._unlimited.end[n] for n in numbers), default=0)
 
     @property
     def cycles(self) -> int:
-        """The end of the last operation."""
+        """The cycle at which the last operation ends."""
         self._run()
         return max(self._recurrence.free)
 
@@ -223,7 +241,7 @@ class PlannedQueues:
         return max(self._busy)
 
     def own_cycles(self, queue: int) -> float:
-        """The cycles of one queue, without waits."""
+        """Return the cycles of one queue, without waits."""
         return self._busy[queue]
 
     def _run(self) -> None:
@@ -250,27 +268,30 @@ class PlannedQueues:
 
 
 class FutureKey:
-    """A key of all that later operations depend on. Where two walks have the same, all that follows takes the same cycles.
+    """A collector of all that later operations depend on. Two walks with equal keys go on with the same cycles.
 
-    Operations count by their order and by what is seen of them, not by their numbers; those that nothing will wait for do not.
+    Operations count by their order and by what is seen of them, not by number. Those that nothing will wait for are
+    left out.
     """
 
     def __init__(self, queues: PlannedQueues, later: Collection[int]):
-        """The key compares equal where all that operations on the queues of `later` see is equal."""
+        """Begin a key. `later`: the queues of later operations."""
         self._queues, self._later = queues, later
         self._shapes: list[tuple[Hashable, Sequence[int]]] = []
 
     def note(self, shape: Hashable) -> None:
-        """Add something that is the same in both walks."""
+        """Add a value that must be equal in both walks."""
         self._shapes.append((shape, ()))
 
     def add(self, shape: Hashable, numbers: Sequence[int]) -> None:
-        """Add operations for which something of this shape waits."""
+        """Add operations for which something of this shape waits. No operations add nothing."""
         if numbers:
             self._shapes.append((shape, numbers))
 
     def key(self) -> object:
-        """Return what compares equal to the key of another walk, and runs what nothing waits for."""
+        """Return a value that equals that of another walk with the same future. It runs operations that nothing will
+        wait for.
+        """
         relevant = self._queues.find_needed((n for _, numbers in self._shapes for n in numbers), self._later)
         ranks = {number: rank for rank, number in enumerate(relevant)}
         self._queues.settle(relevant)

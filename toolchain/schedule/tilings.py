@@ -1,4 +1,9 @@
-"""The tilings of a region's layers: which of them fits each memory in the fewest cycles. Equal layers share them."""
+"""Choose a tiling for each layer of a region: the one of fewest cycles that fits each memory. Equal layers share the
+search.
+
+`schedule.layer_by_layer` and the cascade planners ask here. A candidate is a `Tiling` (sizes of a tile and order of
+loops) with its number of tiles. Tile buffers (rings) have one or two slots as they fit.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +44,9 @@ Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and chann
 class _Measured:
     """The measurements of one tiling.
 
-    `sizes`: of the tiles so far, `tile_count` in number, all where `is_complete`. `capable_units`: units that can run them.
-    `costs`, `moving`: plans by rings and units, without and with the bytes that they move. `reloaded`: see `count_reloaded`.
+    `sizes`: of the items of its tiles so far, `tile_count` in number; `is_complete`: of all. `capable_units`: units
+    that can run them, None: not asked yet. `costs`, `moving`: plans by rings and units, without and with the bytes that
+    they move. `reloaded`: constants that come again for an outer loop (`count_reloaded`), None: not counted yet.
     """
 
     sizes: Sizes
@@ -53,9 +59,9 @@ class _Measured:
 
 
 class LayerTilings:
-    """The tilings of a layer whose `resident` operands are in SRAM; what is found out about one is remembered.
+    """The tilings of one layer with given operands in SRAM. Results are remembered.
 
-    Layers of equal signature share it: nothing in it but `layer` depends on which of them it is.
+    Layers of equal signature share it: a plan depends on which of them it is by its `layer` alone.
     """
 
     def __init__(
@@ -68,10 +74,11 @@ class LayerTilings:
         shared_candidates: Sequence[Candidate] | None = None,
         visited: dict[Tiling, Visited] | None = None,
     ):
-        """candidates and sampled tiles may be shared.
+        """Prepare the search.
 
-        `shared_candidates`: the candidates, where they exist already. `visited`: sampled tiles by tiling, which the same layer
-        shares for other residents.
+        `resident`: the layer's tensors in SRAM. `depth`: most slots of a tile buffer. `shared_candidates`: the
+        candidates, where they exist already. `visited`: sampled tiles by tiling, shared with the same layer for other
+        residents.
         """
         self._visited = {} if visited is None else visited
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
@@ -81,7 +88,7 @@ class LayerTilings:
         self._from, self._below = 0.0, math.inf  # bytes of SRAM with which what was asked of a room is answered alike
 
     def best(self, room: Room, most: int, by: CostWeights = ALONE) -> TiledLayer | None:
-        """The plan of fewest cycles among the first `most` tilings that fit the room; None where not one fits.
+        """Return the plan of least cost `by` among the first `most` tilings that fit the room; None where none fits.
 
         More tilings are tried until one has all of its slots. The answer for one room does not depend on earlier ones.
         """
@@ -114,7 +121,9 @@ class LayerTilings:
         return best
 
     def finer(self, plan: TiledLayer, room: Room, most: int) -> list[TiledLayer]:
-        """The next tilings with more tiles than a plan, each of another number, that take little longer alone."""
+        """Return up to `most` plans with more tiles than `plan`, each of another number, that take at most 15 % longer
+        alone.
+        """
         at = next((i for i, (_, tiling) in enumerate(self._candidates) if tiling == plan.tiling), len(self._candidates))
         finer_plans: dict[int, TiledLayer] = {}
         for _, tiling in self._candidates[at + 1 : at + 1 + _FINER_TRIED]:
@@ -129,7 +138,7 @@ class LayerTilings:
         return list(finer_plans.values())
 
     def _fits(self, need: Room, room: Room) -> bool:
-        """Notes with which bytes of SRAM the answer is the same."""
+        """Return whether the room suffices, and narrow the sizes of SRAM for which the current answer holds."""
         if not fits({**need, int(Space.SRAM): 0}, room):
             return False
         size = need.get(int(Space.SRAM), 0)
@@ -138,12 +147,17 @@ class LayerTilings:
         return is_within
 
     def _has_all_slots(self, plan: TiledLayer, room: Room) -> bool:
-        """True where all rings of the plan's tiling would fit with all slots. Else loads wait for computation, and finer tiles
-        may be faster."""
+        """Return whether all tile buffers of the plan's tiling would fit with all slots.
+
+        Else loads wait for computation, and finer tiles may be faster.
+        """
         return self._fits(staging_bytes(self._measured[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
     def evaluate(self, tiling: Tiling, room: Room, by: CostWeights = ALONE) -> TiledLayer | None:
-        """The plan of a tiling with as many slots as fit, or fewer that are as fast; None where not even one of each fits."""
+        """Return the plan of one tiling with as many slots as fit, or fewer that are as fast.
+
+        None: one slot for each buffer does not fit, or no unit can run its tiles, as another dataflow may require.
+        """
         measured = self._measured.get(tiling) or self._measured.setdefault(tiling, _Measured(self._sizes()))
         if not self._may_fit(measured.sizes, room) or not (measured.is_complete or self._measure(tiling, measured, room)):
             return None
@@ -166,7 +180,7 @@ class LayerTilings:
         return self._keep_constants(plan, room, by) if plan is not None and by.byte else plan
 
     def _cost(self, tiling: Tiling, run: _Run, by: CostWeights) -> TiledLayer:
-        """The plan with these rings and units, with the bytes that it moves where they count."""
+        """Return the plan with these rings and units; with the bytes that it moves where `by` counts them."""
         measured, (slots, units) = self._measured[tiling], run
         if run not in measured.costs:
             timer = PlanTimer(self._model, self._views, self._resident)
@@ -178,7 +192,7 @@ class LayerTilings:
         return (measured.moving if by.byte else measured.costs)[run]
 
     def _keep_constants(self, plan: TiledLayer, room: Room, by: CostWeights) -> TiledLayer:
-        """The plan, or a better one in which constants that came again for an outer loop have a slot each."""
+        """Return the plan, or a better one in which constants that an outer loop would load again have a slot each."""
         measured = self._measured[plan.tiling]
         if measured.reloaded is None:
             measured.reloaded = count_reloaded(self._layer.tiled.nest(self._layer, plan.tiling))
@@ -189,8 +203,9 @@ class LayerTilings:
         return min(plan, self._cost(plan.tiling, (rings, plan.units), by), key=by)
 
     def _depths(self, sizes: Sizes) -> Iterator[tuple[int, bool, Iterable[frozenset[str]]]]:
-        """The slot counts that are tried, the most first: (slots a ring, as many for each of several units, choices of roles
-        that have one slot only)."""
+        """Yield the slot counts to try, the most first: (slots, as many for each of several units, sets of roles with
+        one slot).
+        """
         none = (frozenset[str](),)
         if len(self._units) > 1:
             yield self._depth, True, none
@@ -205,18 +220,18 @@ class LayerTilings:
 
     @cached_property
     def _units(self) -> tuple[Unit, ...]:
-        """The units among which the layer's tiles may be shared out."""
+        """The units that may share the layer's tiles."""
         return layer_units(self._layer, self._candidates[0][1])
 
     def _sizes(self) -> Sizes:
         return Sizes(self._layer, self._units)
 
     def _may_fit(self, sizes: Sizes, room: Room) -> bool:
-        """True where the sizes so far fit the memories of one unit at least."""
+        """Return whether the sizes so far fit the memories of one unit at least."""
         return any(self._fits(sizes.least([unit]), room) for unit in self._units)
 
     def _fitting(self, capable: Sequence[Unit], sizes: Sizes, room: Room) -> tuple[Unit, ...]:
-        """The units whose memories hold one slot of each ring, all together; the fastest go first."""
+        """Return the units whose memories hold one slot of each ring, all together; the fastest have precedence."""
         fitting: list[Unit] = []
         for unit in sorted(capable, key=lambda u: -speed(u)):
             if self._fits(sizes.least([*fitting, unit]), room):
@@ -224,7 +239,7 @@ class LayerTilings:
         return tuple(unit for unit in capable if unit in fitting)
 
     def _measure(self, tiling: Tiling, measured: _Measured, room: Room) -> bool:
-        """Finds the sizes of the tiling's slots; False as soon as they are beyond the room."""
+        """Find the sizes of the tiling's slots; return false as soon as they exceed the room."""
         sizes = measured.sizes = self._sizes()
         measured.tile_count, visited = 0, list[Sequence[TileTask] | int]()
         for tiles in self._visit(tiling):
@@ -242,17 +257,17 @@ class LayerTilings:
         return True
 
     def _visit(self, tiling: Tiling) -> Iterable[Sequence[TileTask] | int]:
-        """The works that stand for all, and how often what is repeated."""
+        """Return the sampled tiles, with marks of repeats."""
         visited = self._visited.get(tiling)
         return sample_tiles(self._layer.tiled.nest(self._layer, tiling), self._period) if visited is None else visited
 
 
 def candidates(layer: Layer) -> Sequence[Candidate]:
-    """The tilings of a layer in the order in which they are tried.
+    """Return the tilings of a layer in the order in which they are tried, each with its number of tiles.
 
-    Those that cut sums least come first, then those of fewest tiles; tilings of thousands of tiles only where nothing coarser
-    exists. Rows of a matrix may be cut anywhere, which leaves so many that every second one is the next of fewest tiles, however
-    it cuts. Where some tilings take a kernel in fewer instructions than others, every second one is of those.
+    Those that cut sums least come first, then those of fewest tiles. Tilings of more than 4,096 tiles come last. Rows
+    of a matrix may be cut anywhere; every second tiling is then the next of fewest tiles and reduction parts. Where
+    some tilings take a kernel in fewer instructions, every second one is of those.
     """
     height, width, channels = (1, 1, 1, *layer.output.shape)[-3:]
     counted = [
@@ -272,20 +287,22 @@ def candidates(layer: Layer) -> Sequence[Candidate]:
 
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
-    """The units of the kind that runs the layer."""
+    """Return the units of the kind that runs the layer."""
     return units_for(emit_at_zero(next(layer.tiled.nest(layer, tiling).iterate_tasks()), layer), layer.chip)
 
 
 @dataclass(frozen=True)
 class SmallestTile:
-    """The slots with which a layer can run at all, and their bytes in each memory."""
+    """The tile buffers with which a layer can run at all, and their bytes in each memory. Without any it is data
+    movement.
+    """
 
     slots: tuple[Ring, ...] = ()
     sizes: Room = field(default_factory=dict[int, int])
 
 
 def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
-    """The least with which the layer can run at all: its smallest tiles, single slots; of these what lacks least room."""
+    """Return the tile buffers of the layer's smallest tiles with single slots, those that exceed the memories least."""
     least, smallest = SmallestTile(), None
     memories = [space.memory for space in layer.chip.spaces]
     for tiling in _last_of_each(layer.tiled.tilings(layer)):
@@ -304,7 +321,7 @@ def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
 
 
 def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:
-    """The smallest tile of each reduction and kernel cut: one of them stages least."""
+    """Return the smallest tile of each way to cut the reduction and the kernel: one of them takes least memory."""
     smallest: dict[tuple[int, int], Tiling] = {}
     for tiling in tilings:
         cut = (tiling.inner, tiling.taps)
@@ -317,7 +334,7 @@ Pin = Callable[[frozenset[str]], TiledLayer | None]  # from the layer's tensors 
 
 
 class RegionTilings:
-    """The tilings of all layers of a region. Layers are equal by a signature, which depends on which operands lie in SRAM."""
+    """The tilings of all layers of a region. Layers with equal signatures, residents included, share the search."""
 
     def __init__(
         self,
@@ -327,7 +344,11 @@ class RegionTilings:
         options: Options,
         pinned: Mapping[str, Pin] | None = None,
     ):
-        """pinned holds, by name, the layers whose plans are fixed."""
+        """Take the region's layers.
+
+        `pinned`: by name of the layer, a function from its tensors in SRAM to its fixed plan, or None where that has
+        none.
+        """
         self._pinned = pinned or {}
         self._layers, self._views, self._model, self._options = layers, views, model, options
         self._sizes: Room = {space: model.chip.spaces[space].memory.size for space in model.chip.staging}
@@ -338,11 +359,11 @@ class RegionTilings:
 
     @property
     def depth(self) -> int:
-        """Slots of a ring, where there is room."""
+        """The most slots of a tile buffer."""
         return 2 if self._options.double_buffer else 1
 
     def smallest_tiles(self, resident: Collection[str] = ()) -> list[SmallestTile]:
-        """The smallest tile of each layer with these tensors in SRAM; equal layers share it."""
+        """Return the smallest tile of each layer with these tensors in SRAM."""
         by_signature: dict[object, SmallestTile] = {}
         tiles: list[SmallestTile] = []
         for layer in self._layers:
@@ -353,13 +374,13 @@ class RegionTilings:
         return tiles
 
     def candidates(self) -> list[tuple[object, Sequence[Candidate]]]:
-        """The signature and the tilings of each layer; data-movement operators have none."""
+        """Return the signature and the tilings of each layer; data-movement operators have no tilings."""
         return [(self._signature(la, ()), self._tilings_of(la) if isinstance(la.node.op, TiledOp) else ()) for la in self._layers]
 
     def best(self, layer: Layer, resident: Collection[str], sram_bytes: int, by: CostWeights) -> TiledLayer | None:
-        """The best plan of a layer, or of one that equals it; None where none fits.
+        """Return the best plan of a layer, or of one that equals it; None where none fits.
 
-        `resident`: tensors in SRAM, of any layers. `sram_bytes`: that it may take.
+        `resident`: tensors in SRAM, of any layers. `sram_bytes`: SRAM for the layer's tile buffers.
         """
         room = {**self._sizes, int(Space.SRAM): sram_bytes}
         pin = self._pinned.get(layer.node.name)
@@ -369,26 +390,30 @@ class RegionTilings:
         return self.tilings(layer, resident).best(room, self._options.tilings, by)
 
     def finer(self, index: int, plan: TiledLayer, resident: Collection[str], sram_bytes: int) -> Sequence[TiledLayer]:
-        """The plans with more tiles than one of the layer, in so many bytes of SRAM; none where its plan is fixed."""
+        """Return plans of the layer with more tiles than `plan`, in so many bytes of SRAM; none where its plan is
+        fixed.
+        """
         layer, room = self._layers[index], {**self._sizes, int(Space.SRAM): sram_bytes}
         if layer.node.name in self._pinned:
             return ()
         return self.tilings(layer, self._inside(layer, resident)).finer(plan, room, _FINER_TILINGS)
 
     def plan(self, index: int, resident: Collection[str], sram_bytes: int, by: CostWeights) -> TiledLayer | None:
-        """The best plan of a layer with these roots in SRAM; None of data-movement operators too."""
+        """Return the best plan of a layer with these roots in SRAM; None where none fits, and for data-movement
+        operators.
+        """
         layer = self._layers[index]
         if not isinstance(layer.node.op, TiledOp):
             return None
         return self.best(layer, self._inside(layer, resident), sram_bytes, by)
 
     def find_overlapping(self) -> list[int]:
-        """The layers behind which one runs on units of another kind, which may begin before they end."""
+        """Return the layers whose successor runs on units of another kind, so that it may begin before they end."""
         kinds = [self._unit_kind(layer) for layer in self._layers]
         return [at for at, (kind, following) in enumerate(pairwise(kinds)) if kind and following and kind != following]
 
     def _unit_kind(self, layer: Layer) -> str | None:
-        """The kind of unit that runs the layer; None of data-movement operators."""
+        """Return the kind of unit that runs the layer; None for data-movement operators."""
         if not isinstance(layer.node.op, TiledOp):
             return None
         signature = self._signature(layer, ())
@@ -397,8 +422,7 @@ class RegionTilings:
         return self._unit_kinds[signature]
 
     def cycles(self, index: int, resident: frozenset[str], sram_bytes: int, by: CostWeights) -> float | None:
-        """The cycles of a layer with these roots in SRAM, and the weight of the bytes that it moves; None where it does not
-        fit."""
+        """Return the cost `by` of a layer with these roots in SRAM; None where it does not fit."""
         layer = self._layers[index]
         if not isinstance(layer.node.op, TiledOp):
             inside = self._inside(layer, resident)
@@ -408,7 +432,7 @@ class RegionTilings:
         return None if plan is None else by(plan)
 
     def tilings(self, layer: Layer, resident: Collection[str]) -> LayerTilings:
-        """The tilings of the first layer that equals this one."""
+        """Return the search of the first layer that equals this one."""
         signature = self._signature(layer, resident)
         if signature not in self._tilings:
             operands = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
@@ -423,16 +447,18 @@ class RegionTilings:
         return self._candidates[signature]
 
     def signature(self, index: int, roots: Collection[str]) -> Hashable:
-        """A key that is the same of layers that equal each other with these roots in SRAM."""
+        """Return a key that is equal for layers that equal each other with these roots in SRAM; a fixed layer equals no
+        other.
+        """
         layer = self._layers[index]
         return self._signature(layer, self._inside(layer, roots)), index if layer.node.name in self._pinned else -1
 
     def _inside(self, layer: Layer, resident: Collection[str]) -> frozenset[str]:
-        """The layer's tensors that lie in these roots."""
+        """Return the layer's tensors that lie in these roots."""
         return frozenset(n for n in (*layer.activations, *layer.node.outputs) if self._views[n].root in resident)
 
     def _signature(self, layer: Layer, resident: Collection[str]) -> object:
-        """All that the cost of a layer's tilings depends on."""
+        """Return a key of all that the cost of a layer's tilings depends on."""
         operands = tuple(
             (
                 layer.types[n].shape,
