@@ -1,4 +1,9 @@
-"""Describe the operations of a chip, each with its parameters, bytes, time and limits."""
+"""The machine operations of a chip, with the parameters, touched bytes, time and limits of each, and the timing of a
+program.
+
+Compiler and simulator share this package, and it imports nothing of either. A chip (`toolchain.hw`) says what its
+machine has.
+"""
 
 from toolchain.machine.access import Access
 from toolchain.machine.access_overlap import Residues, byte_view, overlap, overlaps_itself, range_text, rebase_access, residues

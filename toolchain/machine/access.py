@@ -1,7 +1,4 @@
-"""The bytes that an operation touches, and the sums that it makes.
-
-`merge_runs` finds the contiguous runs of strided blocks.
-"""
+"""Describe the bytes that an operation touches (`Access`), and its use of an array's accumulators."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous r
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A set of bytes address + sum(i_k strides[k]) + j for i_k < counts[k], j < inner_bytes; strides are not
-    negative.
+    """A strided set of bytes: address + sum(i_k strides[k]) + j for i_k < counts[k] and j < inner_bytes.
 
-    `exact`: every one of these bytes is touched; else they are a box around the touched bytes.
+    Strides are bytes and not negative, the outermost first. `space`: number of the memory in `chip.spaces`. `end`: one
+    past the last byte. `exact`: every one of these bytes is touched. Else they are a superset of the touched bytes.
     `in_step`: a read that goes element by element with the write, so that both may be the same bytes.
     """
 
@@ -41,12 +38,13 @@ class Access:
         object.__setattr__(self, "end", end)
 
     def at(self, address: int) -> Access:
-        """Return the access of as many bytes in the same shape at another address."""
+        """Return the access with the same shape at another address."""
         return Access(self.space, address, self.counts, self.strides, self.inner_bytes, self.write, self.in_step, self.exact)
 
     @property
     def block(self) -> Block:
-        """Return the same bytes as address, contiguous bytes, and (count, stride) of each dimension around these.
+        """The same bytes as (address, contiguous bytes, (count, stride) of each dimension around them, outermost
+        first).
 
         Dimensions of one element are dropped. Those that continue the run, or the dimension inside, are merged into it.
         """
@@ -65,7 +63,7 @@ class Access:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes are touched, those of overlapping elements once for each."""
+        """The number of bytes touched; where elements overlap, their bytes count once for each."""
         total = self.inner_bytes
         for n in self.counts:
             total = total * n  # columns are shared: nothing is changed in place
@@ -80,18 +78,16 @@ def read_of(
     strides: tuple[IntOrColumn, ...],
     inner_bytes: IntOrColumn,
 ) -> Access:
-    """Return a read of the memory in which the unit's operands of this role lie."""
+    """Return a read in the memory in which the unit's operands of this role lie."""
     return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
 
 
 class AccumulatorUse(NamedTuple):
-    """A use of the accumulators by an operation.
+    """An operation's use of an array's accumulators.
 
-    `shape`: of the sums made.
-    `accumulate`: the sums are added to those in the accumulators.
-    `emit`: the sums are written out, so that none stay.
-    `address`: address of the sums if the accumulators are a memory.
-    `dataflow`: which of the array's dataflows makes the sums.
+    `shape`: of the sums that it makes. `accumulate`: 1: they are added to those in the accumulators. `emit`: 1: the
+    sums are written out, so that none stay. `address`: address of the sums where the accumulators are a memory.
+    `dataflow`: number of the array's dataflow that makes the sums.
     """
 
     shape: tuple[IntOrColumn, ...]
@@ -102,7 +98,7 @@ class AccumulatorUse(NamedTuple):
 
     @property
     def total(self) -> IntOrColumn:
-        """Return the number of sums."""
+        """The number of sums."""
         product = 1
         for size in self.shape:
             product = product * size
@@ -110,9 +106,9 @@ class AccumulatorUse(NamedTuple):
 
 
 def merge_runs(inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
-    """Return the bytes of a contiguous run of a block, and (count, stride) of the dimensions around it, the innermost first.
+    """Return (bytes of the contiguous run, (count, stride) of each dimension around it, the innermost first).
 
-    `inner`: contiguous bytes of an element.
+    `inner`: contiguous bytes of an element. `counts`, `strides`: outermost first.
     """
     run = inner
     outer: list[tuple[int, int]] = []

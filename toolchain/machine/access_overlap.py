@@ -1,4 +1,7 @@
-"""Do two strided accesses touch a common byte? Exact, and quick for the shapes that programs have."""
+"""Decide whether two strided accesses touch a common byte: exactly, and fast for the shapes that programs have.
+
+Synchronisation and the simulator's hazard checks use it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def overlaps_itself(access: Access) -> bool:
 
 
 def overlap(a: Access, b: Access) -> bool:
-    """Return whether two accesses to one memory touch a common byte. Strides must not be negative."""
+    """Return whether two accesses of one memory touch a common byte. The memory is not compared; strides are not
+    negative.
+    """
     if a.end <= b.address or b.end <= a.address or not a.bytes or not b.bytes:
         return False
     if not a.strides and not b.strides:
@@ -38,11 +43,10 @@ def overlap(a: Access, b: Access) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Residues:
-    """A position of accesses between multiples of their strides, one value each. It shows most pairs to be disjoint.
+    """The position of accesses between multiples of their strides. It shows cheaply that most pairs are disjoint.
 
-    `first`: byte.
-    `run`: contiguous bytes.
-    `pitch`: greatest common divisor of the strides, 0 where there are none.
+    Values are numbers or columns. `first`: first byte. `run`: contiguous bytes. `pitch`: greatest common divisor of the
+    strides, 0 where there are none.
     """
 
     first: IntOrColumn
@@ -50,7 +54,7 @@ class Residues:
     pitch: IntOrColumn
 
     def is_disjoint(self, other: Residues) -> IntOrColumn:
-        """Return True where the two share no byte wherever they lie. False says nothing."""
+        """Return True where the two share no byte, whatever their counts. False says nothing."""
         pitch = np.gcd(self.pitch, other.pitch)
         offset = (other.first - self.first) % np.maximum(pitch, 1)
         return (offset >= self.run) & (offset + other.run <= pitch)
@@ -72,10 +76,7 @@ def _nest(access: Access) -> Nest:
 
 
 def _meet(offset: int, a: Nest, b: Nest) -> bool:
-    """Return whether a byte of both nests is the same.
-
-    `offset`: offset of the first byte of b from that of a.
-    """
+    """Return whether two nests have a common byte. `offset`: first byte of b minus that of a."""
     (extent_a, stride, count), (extent_b, stride_b, count_b) = a[0], b[0]
     if offset >= extent_a or -offset >= extent_b:
         return False
@@ -114,7 +115,7 @@ def byte_view(array: np.ndarray, access: Access) -> np.ndarray:
 
 
 def rebase_access(access: Access, base: int) -> Access:
-    """Return the access with addresses counted from `base`."""
+    """Return the access with addresses counted from `base`; `in_step` and `exact` have their defaults."""
     return Access(access.space, access.address - base, access.counts, access.strides, access.inner_bytes, access.write)
 
 

@@ -1,4 +1,8 @@
-"""The sums of an array whose accumulators are a memory: [pixels, channels] or [rows, columns] without gaps, a word each."""
+"""Describe how operations use the sums of an array whose accumulators are a memory: accesses, traffic, latency, faults.
+
+Sums lie there as [pixels, channels] or [rows, columns] without gaps, one word each. An array that keeps its sums to
+itself touches no memory with them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def sums_role(unit: Unit) -> str:
 
 
 def sums_accesses(sums: AccumulatorUse, unit: Unit) -> tuple[Access, ...]:
-    """Return the accumulator accesses in memory: sums read where the operation accumulates, and sums written.
+    """Return the accesses of the sums: a read of as many as the operation accumulates on, and a write of all.
 
     There are none where the array keeps its sums to itself.
     """
@@ -46,7 +50,10 @@ def sums_moved(sums: AccumulatorUse, unit: Unit) -> tuple[tuple[str, IntOrColumn
 
 
 def array_latency_cycles(sums: AccumulatorUse, unit: Unit, chip: Chip, roles: Sequence[str]) -> IntOrColumn:
-    """Return the `latency_cycles` of the array's reads and writes."""
+    """Return the latency of an array operation: the slowest memory it reads, plus the write of its output or sums.
+
+    `roles`: roles of the operands that it reads.
+    """
     if SUMS not in unit.roles:
         return latency_cycles(unit, chip, where(sums.emit, 1, 0), roles)
     memory = chip.spaces[unit.roles[SUMS]].memory
@@ -55,7 +62,7 @@ def array_latency_cycles(sums: AccumulatorUse, unit: Unit, chip: Chip, roles: Se
 
 
 def broken_accumulators(sums: AccumulatorUse, unit: Unit) -> Iterator[str]:
-    """Yield what the operation asks for and the machine's accumulators cannot do."""
+    """Yield a sentence for each use of the accumulators that the machine does not have."""
     accumulators, key = unit.array.accumulators, f"{unit.key}.accumulators"
     if sums.total > accumulators.entries:
         yield f"needs {sums.total} accumulators, the machine has {key}.entries={accumulators.entries}"

@@ -1,10 +1,8 @@
-"""Count bank conflicts of operands: words that runs fill in part, and words that wait for others of their bank.
+"""Count bank conflicts: words of banked memories that operands touch only in part, and words that wait for others of
+their bank.
 
-Words of `bank_bytes` lie in the banks in turn.
-A bank works through its own words of an operand without waiting for the other banks.
-The operand therefore takes as long as the busiest bank.
-With twice or three times as many banks, each has some of the words of one of the fewer banks, and is never
-busier.
+Words of `bank_bytes` lie in the banks in turn. A bank works through its own words of an operand without waiting for
+other banks, so the operand takes as long as the busiest bank. With two or three times as many banks, none is busier.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ class _Banks(NamedTuple):
 def add_bank_conflicts(
     traffic: Sequence[Traffic], moved: Iterable[tuple[Access, IntOrColumn]], chip: Chip
 ) -> tuple[Traffic, ...]:
-    """Return traffic with the whole words that operands touch at banked memories, and the cycles of the busiest
-    bank.
+    """Return the traffic with whole words for operands at banked memories, and the cycles of the busiest bank.
 
-    `moved`: each operand, and the bytes that are read or written of it.
+    `traffic`: of one operation, an entry for each memory. `moved`: each operand, and the bytes that are moved for it.
     """
     traffic_by_space, operands = {t.space: t for t in traffic}, list(moved)
     for space in chip.banked:
@@ -58,14 +55,16 @@ def add_bank_conflicts(
 
 
 def _busy(words: IntOrColumn, cycles: float) -> IntOrColumn:
-    """Cycles of a bank with so many words."""
+    """Return the cycles of a bank with so many words."""
     return np.ceil(words * cycles).astype(np.int64) if is_column(words) else ceil(words * cycles)
 
 
 def _at(
     memory: Memory, space: int, operands: Iterable[tuple[Access, IntOrColumn]], write: bool
 ) -> tuple[IntOrColumn, IntOrColumn]:
-    """Bytes of the words that operands touch one after another, and words of the busiest bank of each."""
+    """Return (bytes of the words that operands touch, words of the busiest bank), added up over operands of one
+    direction.
+    """
     assert memory.bank_bytes is not None
     banks = _Banks(memory.banks, memory.bank_bytes, memory.words == "packed")
     touched: IntOrColumn = 0
@@ -81,7 +80,7 @@ def _at(
 
 
 def _share(total: IntOrColumn, part: IntOrColumn, full: IntOrColumn) -> IntOrColumn:
-    """ceil(total part / whole), of columns too where the product has more than 64 bits."""
+    """Return ceil(total * part / full), also for columns whose product has more than 64 bits."""
     if is_column(total) and float(np.max(total, initial=0)) * float(np.max(part, initial=0)) > _MOST:
         return ceil_div(total.astype(object) * part, full).astype(np.int64)
     return ceil_div(total * part, full)

@@ -1,4 +1,6 @@
-"""Why a machine cannot run an operation: sizes, base registers, types and `limits` of any, and what its class says of its own."""
+"""Find out why a machine cannot run an operation: sizes, base registers, types, `limits`, and the operation's own
+rules.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from toolchain.machine.operation import MachineOp, columns_of, group_by_unit
 
 
 def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
-    """Return the reason why this machine cannot run the operation; None where it can."""
+    """Return the first reason why this machine cannot run the operation, as a sentence; None where it can."""
     for name, smallest in op.sizes():
         if getattr(op, name) < smallest:
             return f"{name}={getattr(op, name)}, must be at least {smallest}"
@@ -24,9 +26,10 @@ def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
 
 
 def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
-    """Return bool[op], True where `find_unsupported` gives a reason of sizes, base registers, types or `limits`.
+    """Return bool[op], True where sizes, base registers, types or `limits` forbid an operation.
 
-    It is fast for many operations. Reasons of `broken` are left out: they need one operation at a time.
+    It is a fast test for many operations. The operations' own rules (`MachineOp.broken`) are not asked, so False is no
+    promise.
     """
     is_unsupported = np.zeros(len(ops), bool)
     for members in group_by_unit(ops).values():
@@ -35,7 +38,7 @@ def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_
 
 
 def _outside(op: MachineOp, chip: Chip) -> IntOrColumn:
-    """Return for each operation whether a parameter is outside its size, its base registers, its type or its limit."""
+    """Return whether a parameter is outside its size, base registers, type or limit, for columns element by element."""
     is_outside: IntOrColumn = False
     for name, smallest in op.sizes():
         is_outside = is_outside | (getattr(op, name) < smallest)

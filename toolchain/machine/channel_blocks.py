@@ -1,4 +1,7 @@
-"""Feature maps in granules of channels, where a machine's `layout.feature_maps` has them."""
+"""Describe feature maps in granules of channels (NHCWB16, NCHWc), where a machine's `layout.feature_maps` has them.
+
+An operand with surface stride 0 has no granules, on such a machine too.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,13 @@ Extent = tuple[tuple[IntOrColumn, ...], tuple[IntOrColumn, ...], IntOrColumn]  #
 
 
 def granule_of(chip: Chip) -> int:
-    """Return the channels of a granule; 0 where all channels of a pixel lie together."""
+    """Return the number of channels in a granule; 0 on machines without granules."""
     maps = chip.layout.feature_maps
     return 0 if maps is None else maps.granule
 
 
 def count_stored_channels(channels: IntOrColumn, surface_stride: IntOrColumn, chip: Chip) -> IntOrColumn:
-    """Return the channels, including those that fill the last granule. An operand without granules has a stride of 0
-    and no fill.
-    """
+    """Return the number of stored channels of a pixel, those included that fill the last granule."""
     granule = granule_of(chip)
     return where(surface_stride, ceil_div(channels, granule) * granule, channels) if granule else channels
 
@@ -36,7 +37,9 @@ def extent_of(
     item_bytes: IntOrColumn,
     chip: Chip,
 ) -> Extent:
-    """Return the extent of an operand of so many channels at these pixels. With granules, whole ones are touched."""
+    """Return (counts, strides, contiguous bytes) of an operand with so many channels at these pixels. Whole granules
+    are touched.
+    """
     granule = granule_of(chip)
     if not granule:
         return counts, strides, channels * item_bytes

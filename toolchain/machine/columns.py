@@ -1,8 +1,7 @@
-"""Arithmetic that reads the same for one operation and for columns of many: whole numbers, or int64[n] arrays of them.
+"""Arithmetic that is written once for one operation and for columns of many: integers, or int64[n] arrays of them.
 
-Types of codes are looked up here too. An operation names each by its number in `chip.code_types`.
-It names the type of its weights by the number in `chip.weight_types`, where a machine has several.
-The functions here work for one number and for columns of them.
+Types of codes are looked up here too. An operation names each by its number in `chip.code_types`, and the type of its
+weights by its number in `chip.weight_types`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ def is_column(value: object) -> TypeGuard[Column]:
 
 
 def distinct_rows(*columns: IntOrColumn) -> tuple[list[tuple[int, ...]], Column]:
-    """Return the different rows of a table, in any order, and for each row of the table its index among them.
+    """Return the different rows of a table, in no particular order, and for each row its index among them.
 
-    `columns`: those of the table.
-
-    Rows are told apart by one number of mixed radix each, so that one array is sorted and not rows of many. Few rows are counted
-    one by one.
+    `columns`: the table's columns; numbers are broadcast. Rows are compared by one number of mixed radix, or one by one
+    where they are few.
     """
     table = np.broadcast_arrays(*columns)
     if len(table[0]) <= _FEW_ROWS:
@@ -80,7 +77,7 @@ def where(condition: IntOrColumn, a: IntOrColumn, b: IntOrColumn) -> IntOrColumn
 
 
 def by_name(names: Sequence[str], number: IntOrColumn, value: Callable[[str], IntOrColumn]) -> IntOrColumn:
-    """Return `value` of the name with that number, element by element; a number out of range gives the first name."""
+    """Return value(names[number]), element by element; a number out of range counts as 0."""
     if not is_column(number):
         return value(names[number if 0 <= number < len(names) else 0])
     values = value(names[0])
@@ -99,7 +96,7 @@ def at_rate(steps: IntOrColumn, rate: float) -> IntOrColumn:
 
 
 def by_type(number: IntOrColumn, types: Sequence[CodeType], value: Callable[[CodeType], IntOrColumn]) -> IntOrColumn:
-    """Return `value` of the type with that number, element by element; a number out of range gives the first type."""
+    """Return value(types[number]), element by element; a number out of range counts as 0."""
     first, *others = types
     if not is_column(number):
         index = int(number)
@@ -111,10 +108,12 @@ def by_type(number: IntOrColumn, types: Sequence[CodeType], value: Callable[[Cod
 
 
 def code_bytes(number: IntOrColumn, chip: Chip) -> IntOrColumn:
-    """Return the bytes of one element."""
+    """Return the bytes of one element of the type with this number in `chip.code_types`."""
     return by_type(number, chip.code_types, lambda codes: codes.size_bytes)
 
 
 def table_bytes(number: IntOrColumn, chip: Chip) -> IntOrColumn:
-    """Return the bytes of a function's table for these codes: its entries are of their type."""
+    """Return the bytes of a function's lookup table for codes of the type with this number; entries are of the same
+    type.
+    """
     return by_type(number, chip.code_types, lambda codes: codes.table_entries * codes.size_bytes)

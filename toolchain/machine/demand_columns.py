@@ -1,4 +1,4 @@
-"""Compute the demands of a program's operations as columns. Operations of one class on one unit are handled
+"""Compute the demands of all operations of a program at once, as columns; operations of one class and unit are handled
 together.
 """
 
@@ -19,8 +19,11 @@ _MOVED = Traffic._fields[1:]
 
 @dataclass(frozen=True)
 class Demands:
-    """`Demand` of each operation: int64[op]; bytes int64[space, op], spaces in the order of `chip.spaces`; lost int64[part, op],
-    parts as in `Lost`."""
+    """The `Demand` of each operation of a program, as int64[op].
+
+    Bytes and bank cycles are int64[space, op], with memories in the order of `chip.spaces`; `lost` is int64[part, op],
+    parts as in `Lost`.
+    """
 
     compute_cycles: Column
     latency_cycles: Column
@@ -41,8 +44,8 @@ class Demands:
 def demands(ops: Sequence[MachineOp], chip: Chip, tables: Sequence[OperationTable] | None = None) -> Demands:
     """Return the demands of operations as columns, in their order.
 
-    `tables`: those of these operations; None: they are made here.
-    Raise IndexError where an operation names a unit that the machine does not have.
+    `tables`: those of `tables_by_unit(ops)`, if they exist already. Raise IndexError where an operation names a unit
+    that the machine lacks.
     """
     count, spaces = len(ops), len(chip.spaces)
     lost = np.zeros((len(Lost._fields), count), np.int64)

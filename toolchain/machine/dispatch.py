@@ -1,7 +1,8 @@
-"""A program as its front end dispatches it: repeats and calls written out, base registers added to addresses.
+"""Expand a program as its front end dispatches it: repeats and calls are written out, base registers are added to
+addresses.
 
-Everything behind the front end (order, checks, timeline, values, reports) works on this sequence; its index is the index of
-an operation there. `name` says which operation of the program that is, and which iteration.
+Everything after the front end (order, checks, timing, values, reports) works on this sequence, and an operation's index
+is its index here. `InstructionStream.name` says which operation of the program that is, and of which iteration.
 """
 
 from __future__ import annotations
@@ -23,14 +24,12 @@ Calls = tuple[tuple[int, int], ...]
 
 
 class InstructionStream(tuple[MachineOp, ...]):
-    """A sequence of operations in the order of their dispatch, with plain addresses.
+    """The dispatched operations in order, with plain addresses.
 
-    `words`: instruction words that the front end reads before each can start.
-    `sources`: the index in the program of each.
-    `iterations`: (iteration, count) of each open repeat, the outermost first.
-    `indirect`: by operation the address parameters to which numbers from memory are added; the operations here
-    have 0 there.
-    `calls`: (call, begin of its block) of each open call, as operations of the program.
+    `words`: instruction words that the front end reads before each can start. `sources`: index of each in the program.
+    `iterations`: for each, (iteration, count) of the open repeats, the outermost first. `indirect`: by index, the
+    address parameters to which numbers from memory are added. The addresses here count as if these numbers were 0.
+    `calls`: for each, (call, begin of its block) of the open calls, as indices in the program.
     """
 
     words: Sequence[int]
@@ -40,22 +39,22 @@ class InstructionStream(tuple[MachineOp, ...]):
     calls: Sequence[Calls]
 
     def name(self, index: int) -> str:
-        """Return a text such as `op 12`, `op 12, iteration 3 of 8` (the outermost repeat first) or `op 12, called by op 80`."""
+        """Return the text for messages, such as `op 12`, `op 12, iteration 3 of 8` or `op 12, called by op 80`."""
         return _name(self.sources[index], self.iterations[index], self.calls[index])
 
     def round(self, index: int) -> int:
-        """Return the iteration of the outermost repeat, counted from 0; 0 outside of repeats."""
+        """Return the iteration of the outermost open repeat, counted from 0; 0 outside of repeats."""
         open_iterations = self.iterations[index]
         return open_iterations[0][0] if open_iterations else 0
 
 
 def op_number(ops: Sequence[MachineOp], index: int) -> str:
-    """Return the number of an operation for messages; a program that is no InstructionStream gives `op INDEX`."""
+    """Return the text that names an operation in messages. A sequence that is no InstructionStream gives `op INDEX`."""
     return ops.name(index) if isinstance(ops, InstructionStream) else f"op {index}"
 
 
 def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Access, ...]:
-    """Return every byte range that an operation may touch, reads first.
+    """Return every byte range that the operation at `index` may touch, reads first.
 
     A range whose address is read from memory becomes one range of all its possible places (`anywhere`).
     """
@@ -71,9 +70,10 @@ def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Acces
 
 
 def anywhere(access: Access, numbers: Sequence[MemoryIndex]) -> Access:
-    """Return an access to all bytes that this one may touch, whatever numbers are read from memory.
+    """Return an access to all bytes that this one may touch, whatever the numbers from memory are.
 
-    Where its possible places may overlap, it is all bytes from the first to the last.
+    Where its possible places may overlap, it is all bytes from the first to the last. Without such numbers it is
+    unchanged.
     """
     several = [n for n in numbers if n.limit and n.scale]
     if not several:
@@ -85,9 +85,9 @@ def anywhere(access: Access, numbers: Sequence[MemoryIndex]) -> Access:
 
 
 def resolve_addresses(flow: InstructionStream, index: int, numbers: Mapping[int, int]) -> MachineOp:
-    """Return the operation with the addresses that it has in one run.
+    """Return the operation at `index` with the addresses that it has in one run.
 
-    `numbers`: the number read in this run, within its limit, by the index of the operation that reads it.
+    `numbers`: the number read in this run, clamped to its limit, by index of the operation that reads it.
     """
     op, indirect = flow[index], flow.indirect.get(index)
     if not indirect:
@@ -104,13 +104,13 @@ def resolve_addresses(flow: InstructionStream, index: int, numbers: Mapping[int,
 def dispatch_program(
     chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None, bases: Mapping[int, int] | None = None
 ) -> InstructionStream:
-    """Return the operations of a program in the order of their dispatch: repeats unrolled, calls followed, addresses resolved.
+    """Return the operations of a program in the order of dispatch. An InstructionStream is returned as it is.
 
-    Raise ProgramError for a front end that cannot go on, and for a repeat or block that stays open.
-    Raise it for more operations than `DISPATCHED_OPERATIONS`, too.
+    `words`: instruction words of each operation of the program; None: one each. `bases`: values of base registers at
+    its start, by number; None: 0.
 
-    `words`: instruction words of each operation of the program (None: one each).
-    `bases`: values of base registers at its start (None: 0).
+    Raise ProgramError where the front end cannot carry an operation out, where a repeat or block stays open, and for
+    more than DISPATCHED_OPERATIONS.
     """
     if isinstance(ops, InstructionStream):
         return ops
@@ -134,6 +134,8 @@ def _flow(
 
 
 class _Dispatch:
+    """A run of a program's front end."""
+
     def __init__(self, chip: Chip, ops: Sequence[MachineOp], words: Sequence[int], bases: Mapping[int, int]):
         self.program, self.words = ops, words
         before = [0]

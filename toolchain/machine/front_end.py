@@ -1,4 +1,7 @@
-"""The state of a front end: where it reads, its base registers, the repeats and blocks that are open."""
+"""Model the state of a front end: where it reads, its base registers, and the repeats and blocks that are open.
+
+`machine.dispatch` steps it through a program, each control operation calls one method.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from toolchain.hw.chip_sections import Control
 
 @dataclass(frozen=True)
 class MemoryIndex:
-    """A number that a word of memory adds to a base register: scale times a value of 0 to limit.
+    """A number that is read from memory when the program runs and added to a base register: scale * min(max(word, 0),
+    limit).
 
-    `load`: the operation that reads the word, by its place among the dispatched ones.
+    `load`: index of the dispatched operation that reads the word.
     """
 
     load: int
@@ -22,12 +26,11 @@ class MemoryIndex:
 
 @dataclass
 class OpenBlock:
-    """A repeat or a block that is open.
+    """A repeat, block or call that is open.
 
-    `first`: its first operation.
-    `resume`: operation where a call goes on (None: after its return).
-    `iteration`: from 0.
-    `words`: of its body, known when it has run once (-1 before).
+    `first`: index of its first operation. `opened_by`: repeat, block or call. `resume`: operation at which a call goes
+    on; None: no call. `iteration`: counted from 0, of `count`. `words`: instruction words of a repeat's body, known
+    when it has run once (-1 before).
     """
 
     first: int
@@ -44,11 +47,13 @@ class OpenBlock:
 
 @dataclass
 class FrontEnd:
-    """A front end that carries out control operations. Refusals are ValueErrors.
+    """The state of a front end. Methods change it, and raise ValueError where the machine cannot do what they should.
 
-    `at`: the operation that it carries out.
-    `next`: the one that it reads then.
-    `set_by_host`: values of base registers at the start, by number.
+    `at`: index of the operation that it carries out. `next`: index of the one that it reads next. `words_before`:
+    instruction words before each operation of the program, and before its end. `bases`: values of base registers.
+    `indices`: numbers from memory that are added to each, unknown before a run. `open`: repeats and blocks that are
+    open, the innermost last. `blocks`: first operation of each block met, by number. `set_by_host`: values of base
+    registers at the start, by number.
     """
 
     control: Control
@@ -73,10 +78,11 @@ class FrontEnd:
         self.bases[base], self.indices[base] = self.bases[source] + offset, self.indices[source]
 
     def load_base(self, base: int, source: int, offset: int, load: int, scale: int, limit: int) -> None:
-        """Set register `base` to register `source` plus `offset` plus `scale` times a number that is read from memory later.
+        """Set register `base` to register `source` plus `offset` plus `scale` times a number that is read from memory
+        later.
 
-        `load`: the index of the operation that reads the number. `limit`: the largest number that counts.
-        Raise ValueError where the machine cannot do so.
+        `load`: index of the dispatched operation that reads the number. `limit`: to which it is clamped. Raise
+        ValueError where the machine cannot do so.
         """
         if self.control.indirect is None:
             raise ValueError("the machine has no control.indirect")
@@ -95,7 +101,9 @@ class FrontEnd:
         self.open.append(OpenBlock(self.next, "repeat", count))
 
     def again(self) -> None:
-        """End an iteration of the open repeat: go back to its begin, or close it. Raise ValueError where none is innermost."""
+        """End an iteration of the innermost repeat: go back to its beginning, or close it. Raise ValueError where no
+        repeat is innermost.
+        """
         frame = self.open[-1] if self.open else None
         if frame is None or not frame.repeats:
             raise ValueError("ends no repeat" + ("" if frame is None else f"; the innermost is a {frame.opened_by}"))
@@ -113,7 +121,9 @@ class FrontEnd:
         self.open.append(OpenBlock(self.next, "block"))
 
     def call(self, number: int) -> None:
-        """Go to the begin of a block that was opened before. Raise ValueError where it was not, or the machine has no calls."""
+        """Go to the beginning of a block that was met before. Raise ValueError where it was not, or the machine has no
+        calls.
+        """
         self._enter(number, "call")
         if number not in self.blocks:
             raise ValueError(f"block {number} was not met before")
@@ -121,7 +131,7 @@ class FrontEnd:
         self.next = self.blocks[number]
 
     def leave(self) -> None:
-        """End the innermost block; after a call go on behind it. Raise ValueError where no block is innermost."""
+        """End the innermost block; after a call go on behind the call. Raise ValueError where no block is innermost."""
         frame = self.open[-1] if self.open else None
         if frame is None or frame.repeats:
             raise ValueError("ends no block" + ("" if frame is None else "; a repeat is open"))
@@ -140,10 +150,10 @@ class FrontEnd:
 
     @property
     def buffered(self) -> bool:
-        """Return whether the words being read lie in the loop buffer: a repeat that fits it completely is past its first
-        iteration.
+        """True where the words being read lie in the loop buffer, so that reading them takes no time.
 
-        The words of a called block lie elsewhere.
+        That is so in later iterations of a repeat that fits the buffer completely, unless a block is being called
+        inside it.
         """
         buffer_words = self.control.repeat.buffer_words if self.control.repeat else 0
         for frame in reversed(self.open):
@@ -154,7 +164,7 @@ class FrontEnd:
         return False
 
     def calls(self) -> tuple[tuple[int, int], ...]:
-        """Return (call, begin of the block that it runs) of each open call, as indexes of operations of the program."""
+        """Return (call, begin of its block) of each open call, as indices in the program."""
         return tuple((o.resume - 1, o.first - 1) for o in self.open if o.resume is not None)
 
     def iterations(self) -> tuple[tuple[int, int], ...]:

@@ -1,5 +1,6 @@
-"""Lay out codes and constants in memory: feature maps, parameters of output channels, weights, tables of
-functions.
+"""Define how codes and constants lie in memory: weights, group scales, requantization entries of channels, tables.
+
+Compiler and simulator both use it. docs/machine.md describes the keys (`layout`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def memory_type(dtype: DTypeLike) -> np.dtype:
 
 
 def weight_bytes(count: IntOrColumn, number: IntOrColumn, chip: Chip) -> IntOrColumn:
-    """Return the bytes of `count` weights stored together. int4 has two a byte, low nibble first.
+    """Return the bytes of `count` weights stored together. int4 has two a byte, the low half first.
 
-    `number`: that of the weights' type.
+    `number`: of their type in `chip.weight_types`.
     """
     return by_type(number, chip.weight_types, lambda codes: ceil_div(count, 2) if codes is CodeType.INT4 else count)
 
@@ -73,8 +74,8 @@ def dense_bytes(
 def in_tiles(weights: Array, tile: tuple[int, int]) -> Array:
     """Return weights[outputs, inner] as tiles [tiles, rows * columns], filled up with zeros.
 
-    `tile`: (rows, columns), rows of inner indices and columns of outputs.
-    Tiles follow one another along the inner indices first. In a tile the outputs of an inner index lie together.
+    `tile`: (rows, columns), rows of inner indices and columns of outputs. Tiles follow one another along the inner
+    indices first. In a tile, the outputs of one inner index lie together.
     """
     (outputs, inner), (rows, columns) = weights.shape, tile
     filled = np.pad(weights, ((0, -outputs % columns), (0, -inner % rows)))
@@ -91,8 +92,7 @@ def out_of_tiles(tiles: Array, outputs: int, inner: int, tile: tuple[int, int]) 
 def pack_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) -> bytes:
     """Return the bytes of the requantization entries of c output channels, one after another.
 
-    `bias`: int64[c]. `multiplier`, `shift`: int64[c] or [1].
-    Raise ValueError where a value has more bits than its field.
+    `bias`: int64[c]. `multiplier`, `shift`: int64[c] or [1]. Raise ValueError where a value does not fit its field.
     """
     values = (bias, *np.broadcast_arrays(multiplier, shift, bias)[:2])
     bits = [_as_bits(value.astype(np.int64), *form) for value, form in zip(values, _fields(chip), strict=True)]
@@ -133,7 +133,7 @@ def _fields(chip: Chip) -> tuple[tuple[int, bool], ...]:
 
 
 def _of_bits(bits: Array, signed: bool) -> Array:
-    """Return as int64[c] the values of bits uint8[c, width], the least significant first. A value without bits is 1."""
+    """Return int64[c] of bits uint8[c, width], the least significant first. A value without bits is 1."""
     width = bits.shape[1]
     if not width:
         return np.ones(len(bits), np.int64)
@@ -144,7 +144,9 @@ def _of_bits(bits: Array, signed: bool) -> Array:
 
 
 def _as_bits(values: Array, width: int, signed: bool) -> Array:
-    """Return the bits of int64[c] as uint8[c, width], the least significant first. Raise ValueError where a value has more."""
+    """Return the bits of int64[c] as uint8[c, width], the least significant first. Raise ValueError where a value needs
+    more.
+    """
     bits = (values[:, None] >> np.arange(width) & 1).astype(np.uint8)
     code_values = _of_bits(bits, signed)
     if (code_values != values).any():

@@ -1,4 +1,7 @@
-"""Write the passages that several operations share in the manual of a machine, as blocks of Markdown."""
+"""Write passages of a machine's manual that several operations share, as blocks of Markdown.
+
+Operations call them in `MachineOp.meaning`; `toolchain.isa.manual` puts the manual together.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +23,28 @@ BETWEEN = {
 
 
 def formula(*lines: str) -> str:
-    """A block of lines as they stand."""
+    """Return a code block of these lines."""
     return "\n".join(["```text", *lines, "```"])
 
 
 def element(parameter: str, chip: Chip) -> str:
-    """Return the bytes of an element whose type this parameter names, as the manual writes them."""
+    """Return the bytes of an element of the type that a parameter names, as the manual writes them."""
     first, *others = chip.code_types
     return f"size({parameter})" if others else str(first.size_bytes)
 
 
 def scale_index(index: str, parameter: str, chip: Chip) -> str:
-    """Return the bytes of so many elements whose type this parameter names."""
+    """Return an index times the bytes of an element of the type that `parameter` names, as the manual writes it."""
     size = element(parameter, chip)
     return index if size == "1" else f"{size} {index}"
 
 
 def lies(name: str, indices: str, address: str, chip: Chip, kind: str, stride: str = "") -> str:
-    """`in[iy, ix, i]` lies at its address. indices: the three as the formula writes them; stride: of the last one, where it
-    has a parameter."""
+    """Return the sentence on where an element such as `in[iy, ix, i]` lies.
+
+    `indices`: the three as the formula writes them. `kind`: the parameter that names the type. `stride`: the parameter
+    of the last index, if it has one.
+    """
     y, x, c = indices.split(", ")
     stem = address.removesuffix("_address")
     last = f"{c} {stride}" if stride else scale_index(c, kind, chip)
@@ -61,7 +67,7 @@ def describe_base_registers(names: tuple[tuple[str, str], ...], chip: Chip, oper
 
 
 def sums_in_memory(chip: Chip) -> bool:
-    """Return whether all arrays leave their sums to the operation emit."""
+    """Return whether all arrays leave their sums in memory, for the operation emit."""
     return all(SUMS in unit.roles for unit in chip.of_kind("mac_array"))
 
 
@@ -92,9 +98,9 @@ def sums_kept(shape: str, chip: Chip) -> Iterator[str]:
 
 
 def chosen(depthwise: bool, chip: Chip) -> Iterator[str]:
-    """Describe how an array makes sums, on machines where an operation may choose.
+    """Describe dataflows and depthwise modes, on machines where an operation may choose one.
 
-    `depthwise`: whether its mode is one of these choices.
+    `depthwise`: the operation also chooses a mode.
     """
     arrays = chip.of_kind("mac_array")
     lists = [("dataflow", [unit.array.dataflows for unit in arrays])]
@@ -115,5 +121,8 @@ def has(value: IntOrColumn) -> bool:
 
 
 def kinds_text(names: Mapping[str, IntEnum], chip: Chip) -> str:
-    """`0 ADD, 1 SUB`: codes of an enumeration, of what the machine's vector engines have; names: of their functions."""
+    """Return the codes of an enumeration that the machine's vector engines have, such as `0 ADD, 1 SUB`.
+
+    `names`: code by name of the engine's function.
+    """
     return ", ".join(f"{names[name].value} {names[name].name}" for name in names if name in chip.functions)

@@ -1,10 +1,9 @@
-"""Define the interface of a machine operation: its parameters, its bytes, its time, its limits, its meaning.
+"""Define the interface of a machine operation: its parameters, the bytes it touches, its time, its limits, its meaning.
 
-Compiler, encodings, timeline, checks and manual know an operation through this class alone.
-An operation that leaves a member out fails when its file is imported.
-Members work for one operation, whose parameters are integers, and for columns of many (`columns_of`), which
-are int64[n] arrays.
-Limits name one operation.
+Compiler, encodings, timeline, checks and manual know an operation through this class alone. An operation that lacks a
+member fails with TypeError when its file is imported. Most members work both for one operation, whose parameters are
+integers, and for columns of n operations (`columns_of`), whose parameters are int64[n]. `broken`, `queue` and `meaning`
+are for one operation only.
 """
 
 from __future__ import annotations
@@ -33,7 +32,13 @@ Operation = TypeVar("Operation", bound="MachineOp")
 
 @dataclass(frozen=True, slots=True)
 class MachineOp:
-    """Base. A class in the folder `operations` with `ABSTRACT` not set is an operation; all MEMBERS are its own or a base's."""
+    """The base of all machine operations. Each is a frozen dataclass with slots, whose fields are its parameters.
+
+    `NAME`: its key in instruction tables and in `limits`. `ENGINE`: the kind of unit that runs it; None: the unit that
+    a parameter names, or none. `FUNCTIONS`: the vector engine's functions that it does. `ABSTRACT`: set on bases, which
+    are no operations and need not have all MEMBERS. `JUMPS`: operations next to it in the program need not run one
+    after the other. `STALLS`: the front end dispatches nothing after it before it has ended.
+    """
 
     NAME: ClassVar[str]  # the key in instruction tables, and of the section of `limits`
     ENGINE: ClassVar[str | None]  # the kind of unit that runs it; None: the unit that its parameter names, or none
@@ -91,7 +96,7 @@ class MachineOp:
     @classmethod
     @cache
     def pair_codes_with_types(cls) -> tuple[tuple[str, str], ...]:
-        """Return the parameters that are codes, each with the parameter that names its type."""
+        """Return the parameters that are codes, each with the parameter that names its type: (name, name) pairs."""
         return tuple((name, p.typed_by) for name, p in cls.get_descriptions().items() if p.typed_by is not None)
 
     @classmethod
@@ -108,18 +113,20 @@ class MachineOp:
 
     @classmethod
     def need(cls, parameter: str, chip: Chip) -> Need:
-        """Return the values that programs for `chip` may give the parameter."""
+        """Return the values that programs for `chip` may give the parameter of this name."""
         return cls.get_descriptions()[parameter].values(cls, chip)
 
     @classmethod
     def find_required_key(cls, chip: Chip) -> str | None:
-        """Return the key of the machine's file because of which programs use this operation; None where they do not."""
+        """Return a text with the machine file's key because of which programs use this operation; None where they do
+        not.
+        """
         raise NotImplementedError
 
     @classmethod
     def meaning(cls, chip: Chip) -> Iterator[str]:
-        """Describe in full what the operation does on this machine: paragraphs and blocks of Markdown, by the names of
-        its parameters.
+        """Yield what the operation does on this machine, for its manual: paragraphs and blocks of Markdown, by names of
+        parameters.
         """
         raise NotImplementedError
 
@@ -148,15 +155,19 @@ class MachineOp:
         raise NotImplementedError
 
     def demand(self, chip: Chip) -> Demand:
-        """Return its demand on the machine, without cycles of memory banks."""
+        """Return the unit's cycles and the traffic at each memory, for an idle machine, without conflicts at memory
+        banks.
+        """
         raise NotImplementedError
 
     def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
-        """Yield its operands in memory, each with the bytes that are read or written of it, as often as they are."""
+        """Yield its operands in memory, each with the bytes that are moved for it; bytes that are read twice count
+        twice.
+        """
         return ((access, access.bytes) for access in self.ranges(chip))
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        """Yield the reasons why this machine cannot run it, beyond sizes and limits of its parameters."""
+        """Yield a sentence for each reason why this machine cannot run it, beyond sizes and limits of its parameters."""
         raise NotImplementedError
 
     def sums(self) -> AccumulatorUse | None:
@@ -182,7 +193,7 @@ class ZeroTimeOp(MachineOp):
 
 
 def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
-    """Return every byte range of at least one byte that `op` touches, reads first. Padding is not touched."""
+    """Return every byte range of at least one byte that `op` touches, reads first. Padding of windows is not touched."""
     return tuple([a for a in op.ranges(chip) if a.bytes])  # faster than of a generator
 
 
@@ -200,12 +211,12 @@ def demand(op: MachineOp, chip: Chip) -> Demand:
 
 
 def columns_of(ops: Sequence[Operation]) -> Operation:
-    """Return one operation whose parameters are columns, int64[n], of n operations of one class."""
+    """Return one operation whose parameters are columns, int64[n], of n >= 1 operations of one class, in their order."""
     return columns_of_table(ops[0], parameter_table(ops))
 
 
 def columns_of_table(op: Operation, table: Column) -> Operation:
-    """Return one operation of that class whose parameters are the columns of a table: int64[n, parameters]."""
+    """Return an operation of the class of `op` whose parameters are the columns of a table: int64[n, parameters]."""
     return type(op)(*np.ascontiguousarray(table.T)) if table.shape[1] else op
 
 
@@ -227,12 +238,12 @@ class OperationTable(NamedTuple):
 
 
 def tables_by_unit(ops: Sequence[MachineOp]) -> list[OperationTable]:
-    """Return the operations of a program in tables."""
+    """Return the operations of a program as tables, one for each class and unit."""
     return [OperationTable(indexes, parameter_table([ops[i] for i in indexes])) for indexes in group_by_unit(ops).values()]
 
 
 def group_by_unit(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[int]]:
-    """The indexes of operations of one class on one unit, which columns can hold."""
+    """Return the indexes of the operations of each (class, number of the unit), in the order of the program."""
     indexes_by_unit: dict[tuple[type[MachineOp], int], list[int]] = {}
     for index, op in enumerate(ops):
         indexes_by_unit.setdefault((type(op), op.number()), []).append(index)

@@ -1,4 +1,6 @@
-"""Model in-order queues: room for waiting operations, and operations in flight."""
+"""Model the in-order queues of a machine's engines for the timing model: room for waiting operations, and those in
+flight.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ Service = tuple[int, int]  # a memory port, and cycles for which it serves one o
 
 
 class OperationTiming(NamedTuple):
-    """A set of one operation's time demands, in whole cycles but for those of the front end.
+    """The time demands of one operation, in cycles; all are whole but those of the front end.
 
-    `queue`: index in `chip.units`.
-    `fetch_cycles`: of the front end.
-    `after`: operations, by their numbers, that must be over before this one may do more than be issued.
-    `stalls`: the front end dispatches nothing behind it before it is over.
+    `queue`: index in `chip.units`. `fetch_cycles`: the front end's, to read its words. `after`: numbers of the
+    operations that must end before this one may do more than be issued. `services`: (memory port, cycles) for each
+    port. `stalls`: the front end dispatches nothing after it before it has ended. `entries`: places that it takes in
+    its queue, with its signals and waits.
     """
 
     queue: int
@@ -28,17 +30,17 @@ class OperationTiming(NamedTuple):
 
 
 class Queues:
-    """A model of all queues.
+    """The state of all queues of a machine.
 
-    `alone`: for each queue, whether one operation is in flight and the next one begins when that is over.
-    `issued`: for each queue with several in flight, when its last operation was issued.
+    `alone`: for each queue, whether the next operation begins only when the one before has ended. `issued`: for each
+    queue with several in flight, when its last operation was issued.
     """
 
     def __init__(self, depths: Sequence[int], flights: Sequence[int]):
-        """Set up the queues.
+        """Set up empty queues.
 
-        `depths`: operations that wait beside the running one.
-        `flights`: in flight at most, signals and waits not counted.
+        `depths`: operations that wait beside the running one. `flights`: operations in flight at most, signals and
+        waits not counted.
         """
         self.alone = [n == 1 for n in flights]
         self.issued = [0] * len(depths)
@@ -47,9 +49,9 @@ class Queues:
         self._queued: list[list[int]] = [[] for _ in depths]
 
     def rooms(self, timings: Sequence[OperationTiming], base: int) -> list[int]:
-        """Return for each operation, numbered from base on, the one whose end makes room for it in its queue; -1: none.
+        """Return for each operation the number of the one whose end makes room for it in its queue; -1: there is room.
 
-        That operation is `depth` + 1 places before it.
+        Operations are numbered from `base` on, and are added to the queues.
         """
         predecessors: list[int] = []
         for number, entry in enumerate(timings, base):
@@ -61,21 +63,23 @@ class Queues:
         return predecessors
 
     def recent(self) -> list[int]:
-        """Return the operations that later ones may wait for, of each queue; -1 where it has fewer."""
+        """Return the numbers of the operations that later ones may wait for, of each queue; -1 where it has fewer."""
         columns = [(entries, back) for entries, back in zip(self._queued, self._back)]
         columns += [(flying, flights) for flying, flights in zip(self._flying, self._flights)]
         return [numbers[-at] if len(numbers) >= at else -1 for numbers, most in columns for at in range(most, 0, -1)]
 
     def get_next_issue(self, queue: int, end: Sequence[int]) -> int:
-        """Return when a queue with several in flight can issue another operation.
-
-        `end`: end of each operation.
+        """Return the cycle at which a queue with several in flight can issue another operation. `end`: end of each
+        operation by number.
         """
         flights, flying = self._flights[queue], self._flying[queue]
         return max(self.issued[queue], end[flying[-flights]] if len(flying) >= flights else 0)
 
     def take_off(self, queue: int, number: int, issued: int, asks: bool) -> None:
-        """An operation of a queue of several is issued. asks: of a memory; others are not counted among those in flight."""
+        """Note that an operation is issued, at cycle `issued`, on a queue with several in flight.
+
+        `asks`: it uses its unit or a memory; others do not count among those in flight.
+        """
         self.issued[queue] = issued
         if asks:
             self._flying[queue].append(number)

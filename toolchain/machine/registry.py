@@ -1,4 +1,7 @@
-"""Every machine operation of the folder `operations`, by its name: adding a file is enough."""
+"""Find every machine operation in the folder `operations`, by name: adding a file there is enough.
+
+`OPERATIONS` and `FUNCTIONS` (operation by function of a vector engine) are filled at import. Plug-ins add to them.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,14 @@ FUNCTIONS = _functions(OPERATIONS)
 
 
 def add_operations(operation_classes: Iterable[type[MachineOp]]) -> None:
-    """Add operations of a plug-in. Raise TypeError, with the tables as they were, where a name is taken."""
+    """Add operations of a plug-in to OPERATIONS and FUNCTIONS. Raise TypeError, with both as they were, where a name is
+    taken.
+    """
     _replace_operations(_by_name((*OPERATIONS.values(), *operation_classes)))
 
 
 def remove_operations(names: Iterable[str]) -> None:
-    """Remove the operations of a plug-in from OPERATIONS and FUNCTIONS. Names that are not there are ignored."""
+    """Remove operations from OPERATIONS and FUNCTIONS by name. Names that are not there are ignored."""
     removed_names = frozenset(names)
     _replace_operations({name: c for name, c in OPERATIONS.items() if name not in removed_names})
 

@@ -1,7 +1,7 @@
-"""Lay out a tensor in memory: the only place that defines the address of an element.
+"""Define where the elements of a tensor lie in memory; nothing else computes addresses of elements.
 
-Channels of a feature map may lie in granules (a machine's `layout.feature_maps`).
-The last granule is whole, so that such a map has more bytes than elements.
+The channels of a feature map may lie in granules (channel blocks, a machine's `layout.feature_maps`). The last granule
+is always whole, so such a map has more bytes than elements.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Strides:
-    """A layout as bytes between neighbours along each dimension.
+    """The layout of a tensor: bytes between neighbours along each dimension.
 
-    `maps`: elements of the last dimension lie in its granules, surface_bytes apart.
-    The stride of that dimension is within a granule. None: no granules.
+    `maps`: the last dimension lies in its granules, which are `surface_bytes` apart; its stride holds inside a granule.
+    None: no granules.
     """
 
     along: Shape
@@ -39,14 +39,14 @@ class Strides:
         return sum(i * s for i, s in zip((*outer, within), self.along)) + surface * self.surface_bytes
 
     def take_steps(self, steps: Sequence[int]) -> Strides:
-        """Return the strides of every steps[d]-th element along dimension d; for a map in granules, all along the last."""
+        """Return the strides of every steps[d]-th element along dimension d. With granules the last step must be 1."""
         return Strides(tuple(s * k for s, k in zip(self.along, steps)), self.maps, self.surface_bytes)
 
     def permute(self, perm: Sequence[int]) -> Strides:
-        """Return the strides of the transposed tensor in the same place, whose dimension i is dimension perm[i] of this
+        """Return the strides of the transposed tensor in the same bytes: its dimension i is dimension perm[i] of this
         one.
 
-        Maps in granules are not supported.
+        Layouts with granules must not be permuted.
         """
         return Strides(tuple(self.along[p] for p in perm))
 
@@ -55,13 +55,17 @@ class Strides:
         return -(-count // self.maps.granule) if self.maps is not None else 1
 
     def is_whole(self, start: int, count: int, total: int) -> bool:
-        """Return whether these elements of the last dimension, out of `total`, are whole granules."""
+        """Return whether elements [start, start + count) of the last dimension, out of `total`, are whole granules;
+        True without granules.
+        """
         if self.maps is None:
             return True
         return start % self.maps.granule == 0 and (count % self.maps.granule == 0 or start + count == total)
 
     def same_places(self, shape: Shape, other: Strides, other_shape: Shape) -> bool:
-        """Return whether the elements of two shapes, in their order, lie in the same places of equal storages."""
+        """Return whether the elements of two shapes, in row-major order, lie at the same addresses. Both storages must
+        be dense.
+        """
         if self.maps is None and other.maps is None:
             return True
         return _merge_loops(self, shape) == _merge_loops(other, other_shape) is not None
@@ -94,7 +98,7 @@ def _merge_loops(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] 
 def dense(shape: Sequence[int], item_bytes: int, order: Sequence[int] = ()) -> Strides:
     """Return the strides of a tensor without gaps.
 
-    `order`: its dimensions, that of neighbours last; if empty, as they are.
+    `order`: its dimensions from the outermost to the contiguous one; empty: as they are.
     """
     strides = [0] * len(shape)
     step = item_bytes
@@ -124,7 +128,7 @@ def make_strides(shape: Shape, item_bytes: int, maps: FeatureMaps | None, order:
 
 
 def laid_bytes(shape: Shape, item_bytes: int, maps: FeatureMaps | None) -> int:
-    """Return the bytes of a tensor in this layout."""
+    """Return the bytes of a dense tensor, or of a feature map in whole granules."""
     if maps is None:
         return math.prod(shape) * item_bytes
     *outer, channels = shape

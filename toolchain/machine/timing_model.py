@@ -1,10 +1,9 @@
-"""Compute when operations run: in-order queues, a front end, waits, and memory ports that serve one operation
-after another.
+"""Compute when operations run: in-order queues, a front end, waits between queues, and memory ports that serve one at a
+time.
 
-This is the only place that turns demands into times.
-The simulator runs it over a decoded program, the cost model over the operations that a tiling would have.
-Every time is a maximum of sums of durations that shrink when anything gets faster (a max-plus system).
-That holds as long as the order in which the ports serve does not depend on times.
+This is the only place that turns demands into times, in cycles. The simulator runs it over a decoded program, the cost
+model over a plan's operations. Every time is a maximum of sums of durations, so nothing gets slower when anything gets
+faster (a max-plus system). That holds while the order in which ports serve does not depend on times.
 """
 
 from __future__ import annotations
@@ -40,11 +39,12 @@ def _numbers_list() -> array[int]:
 
 @dataclass(frozen=True)
 class Record:
-    """A record of the front end and the ports, to find out why an operation ran when it did.
+    """A record of the front end and the ports, to find out why an operation ran when it did. The model appends to it.
 
-    `read`, `dispatched`: for each operation, when the front end had read it and when its queue had it.
-    `held_by`: cause of the delay between them: STALLED, READ, or the operation whose end made room in its queue.
-    `served`: operation, port, first and last cycle of each service, one after another.
+    `read`, `dispatched`: for each operation, the cycle when the front end had read it, and when its queue had it.
+    `held_by`: what delayed it between them: READ (nothing), STALLED (a stalling operation), or the number of the
+    operation whose end made room in its queue. `served`: operation, port, first and last cycle of each service, flat,
+    one service after another.
     """
 
     read: array[float] = field(default_factory=_cycles_list)
@@ -54,7 +54,9 @@ class Record:
 
 
 class TimingMark(NamedTuple):
-    """A state of a recurrence: operations run, and when queues, ports and the front end were free."""
+    """The state of a timing model at a moment: operations run so far, and when queues, ports and the front end were
+    free.
+    """
 
     operations: int
     free: tuple[int, ...]
@@ -64,10 +66,10 @@ class TimingMark(NamedTuple):
 
 
 class SharedTasks(NamedTuple):
-    """A set of tile tasks that go to whichever of these queues is free first.
+    """Tile tasks of which each goes to whichever of several queues is free first.
 
-    `task_count`, `cycles`: number of tasks, and their total cycles.
-    `pending`: the queue that will run another task, assigned already.
+    `task_count`, `cycles`: number of tasks, and their total cycles. `pending`: the queue that will run one more task,
+    which is assigned already.
     """
 
     queues: Sequence[int]
@@ -76,7 +78,7 @@ class SharedTasks(NamedTuple):
     pending: int
 
     def ends(self, free: Sequence[int], times: float) -> list[int]:
-        """Return when the queues are free after `times` as many tasks, all of the mean length, but for the pending one."""
+        """Return when each queue is free after `times` as many tasks of the mean length. `free`: when each is free now."""
         each = self.cycles / self.task_count
         queue_ends = [cycle + each * (queue == self.pending) for queue, cycle in zip(self.queues, free)]
         for _ in range(round(times * self.task_count)):
@@ -85,22 +87,18 @@ class SharedTasks(NamedTuple):
 
 
 class TimingModel:
-    """A model that runs operations on queues and ports that are free at first. Operations are numbered in the order
-    they come.
+    """The queues and ports of a machine, and the times of all operations run so far, which are numbered in order.
 
-    `start`, `end`: cycles of each operation by its number.
-    `ended_by`: the port that served it last, or COMPUTED.
-    `free`: when each queue may begin its next one.
+    `start`, `end`: cycles of each operation. `ended_by`: the port that served it last, or COMPUTED. `free`: when each
+    queue may begin its next operation. `issue_starts`: when each was issued, `request_starts`: when its latency began.
 
-    An operation begins when its queue is free and the front end has dispatched it, which stops at a full queue.
-    It is issued, waits for its predecessors, and is ready after its latency.
-    Then its unit computes while each of its ports serves it as soon as it has served the one before.
+    An operation begins when its queue is free and the front end has dispatched it; the front end stops at a full queue.
+    It is issued, waits for its predecessors, and is ready after its latency. Then its unit computes while each of its
+    ports serves it, as soon as the port has served the operation before.
 
-    A queue with several operations in flight issues one when the one before is issued and has all its
-    predecessors.
-    Latencies overlap. The operation computes and is served in order, and `start` is not before the end of the one
+    A queue with several operations in flight issues one when the one before is issued and has all its predecessors, so
+    latencies overlap. Operations still compute and are served in order, and `start` is not before the end of the one
     before.
-    `issue_starts` tells when it was issued, `request_starts` when its latency began.
     """
 
     def __init__(
@@ -111,11 +109,11 @@ class TimingModel:
         record: Record | None = None,
         flights: Sequence[int] | None = None,
     ):
-        """Set up the model.
+        """Set up idle queues and ports at cycle 0.
 
-        `issue_cycles`, `depths`: for each queue; a depth counts operations that wait beside the running one.
-        `record`: is written.
-        `flights`: operations of each queue that may be in flight (None: one), signals and waits not counted.
+        `issue_cycles`, `depths`: for each queue; a depth counts operations that wait beside the running one. `ports`:
+        number of memory ports. `record`: is appended to, where given. `flights`: operations of each queue that may be
+        in flight, signals and waits not counted; None: one each.
         """
         self._record = record
         self._queues = Queues(depths, [1] * len(depths) if flights is None else flights)
@@ -128,10 +126,10 @@ class TimingModel:
         self.request_starts: list[int] = []
 
     def run(self, timings: Sequence[OperationTiming], sequence: Iterable[int] | None = None) -> None:
-        """Run the operations.
+        """Run operations after all earlier ones, and append their times.
 
-        `timings`: in the order of dispatch.
-        `sequence`: their places in the order in which ports serve them, an order that can run.
+        `timings`: in the order of dispatch. `sequence`: indices of `timings` in the order in which ports serve them,
+        which must respect queues and waits. None: their order.
         """
         base, count = len(self.end), len(timings)
         start, end, ended_by, issue_starts, asked_at = self.start, self.end, self.ended_by, self.issue_starts, self.request_starts
@@ -192,16 +190,18 @@ class TimingModel:
 
     @property
     def state(self) -> list[object]:
-        """Return the objects that a run changes."""
+        """The objects whose attributes change as operations run."""
         return [self, self._queues]
 
     @property
     def fetched(self) -> float:
-        """Return the cycle at which the front end has read the last operation."""
+        """The cycle at which the front end has read the last operation."""
         return self._fetched
 
     def times(self) -> tuple[float, ...]:
-        """Return how long everything is still busy from the front end's cycle on, which no later operation begins before."""
+        """Return the cycles for which queues, ports and recent operations are still busy, counted from the front end's
+        cycle on.
+        """
         ends = [self.end[number] if number >= 0 else 0 for number in (*self._queues.recent(), self._stalled)]
         busy = (max(0, cycle - self._fetched) for cycle in (*self.free, *self._ports, *self._queues.issued, *ends))
         return max(self.free) - self._fetched, *busy  # the last of all is the measure of what is repeated
@@ -213,12 +213,12 @@ class TimingModel:
     def repeat(
         self, mark: TimingMark, times: float, shared: SharedTasks | None = None, backlog: Sequence[int] | None = None
     ) -> None:
-        """Repeat everything run since the mark so many times more; its operations then stand for the last repetition.
+        """Repeat everything run since the mark `times` more times, without new operations: those run stand for the last
+        repetition.
 
-        `shared`: the part of it that goes to whichever of some queues is free first.
-        `backlog`: the queue of each operation.
-        One queue may be ahead of the others and gain less than they do; in the end it is no longer ahead.
-        Queues that run none of it, and may be busy with earlier layers, are no measure of what it takes.
+        `shared`: the part that goes to whichever of some queues is free first. `backlog`: the queue of each operation.
+        One queue may be ahead of the others and gain less than they do; at the end it is no longer ahead. Queues that
+        run none of the repeated operations do not count.
         """
         gains = [now - then for now, then in zip(self.free, mark.free)]
         working = [queue for queue, gain in enumerate(gains) if gain > 0 or (shared is not None and queue in shared.queues)]
@@ -246,10 +246,7 @@ class TimingModel:
 
 
 def make_timing_model(chip: Chip, record: Record | None = None) -> TimingModel:
-    """Return the timing model of a machine: its queues and the ports of its memories, at cycle 0.
-
-    `record`: takes the times of every step where it is given.
-    """
+    """Return the timing model of a machine, idle at cycle 0. `record`: takes the times of every step, where given."""
     specs = [unit.spec for unit in chip.units]
     depths = [s.queue_depth for s in specs]
     return TimingModel([s.issue_cycles for s in specs], depths, 2 * len(chip.spaces), record, flights(chip))
@@ -266,19 +263,19 @@ def flights_of(unit: Unit) -> int:
 
 
 def read_rate(memory: Memory) -> float:
-    """Return the bytes a cycle of the port that reads; of shared ports, the larger of both rates."""
+    """Return the bytes a cycle of the port that reads. A port that reads and writes has the larger of both rates."""
     return max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle if memory.shared_ports else 0.0)
 
 
 def write_rate(memory: Memory) -> float:
-    """Return the bytes a cycle of the port that writes; of shared ports, the larger of both rates."""
+    """Return the bytes a cycle of the port that writes. A port that reads and writes has the larger of both rates."""
     return max(memory.write_bytes_per_cycle, memory.read_bytes_per_cycle if memory.shared_ports else 0.0)
 
 
 def services(chip: Chip, op_demands: Demands) -> Iterator[tuple[Service, ...]]:
-    """Yield the services of each operation, memory by memory.
+    """Yield the services of each operation: (port, cycles) of each port that it occupies.
 
-    The ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m.
+    Memory m has ports 2 m, which reads, and 2 m + 1, which writes; if they are shared, only port 2 m.
     """
     columns = [cycles for space in range(len(chip.spaces)) for cycles in _count_port_cycles(chip, op_demands, space)]
     services_by_row: dict[tuple[int, ...], tuple[Service, ...]] = {}

@@ -1,4 +1,8 @@
-"""Define the demand of an operation on the machine: cycles of its unit, and bytes at each memory."""
+"""Define the demand of an operation on the machine: cycles of its unit, and bytes at each memory.
+
+Operations compute it (`MachineOp.demand`), and the timing model turns it into times. All values may be columns of many
+operations.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from toolchain.machine.columns import IntOrColumn
 
 
 class Traffic(NamedTuple):
-    """The traffic of one operation at one memory. `space`: the memory's code.
+    """The traffic of one operation at one memory, whose number is `space`.
 
-    Burst bytes are the bytes rounded up to whole bursts and words. Timing charges the ports for these.
-    Bank cycles are those that the busiest bank takes for the traffic; 0 for a memory without banks.
+    Burst bytes are the bytes rounded up to whole bursts and words; the memory's ports are charged for these. Bank
+    cycles are those of the busiest bank; 0 for a memory without banks.
     """
 
     space: int
@@ -47,21 +51,19 @@ class Lost(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """Cycles of a unit with memories of no limit, and those of them that are lost."""
+    """The cycles of a unit if memories never kept it waiting, and the part of them that is lost."""
 
     cycles: IntOrColumn
     lost: Lost = Lost()
 
 
 class Demand(NamedTuple):
-    """The demand of one operation alone on an idle machine. Bytes are totals, cycles are whole numbers.
+    """The demand of one operation on an idle machine. Bytes are totals, cycles are whole numbers.
 
-    `compute_cycles`: cycles of its unit with memories of no limit (DMA: bytes over the channel's rate).
-    `latency_cycles`: from start to the first byte, a channel's request and the read and write latency of the
-    memories touched.
-    `macs`: products, those with padding included.
-    `traffic`: one entry for each memory that it touches, in order of their codes; entries of 0 bytes may be among them.
-    `lost`: lost part of compute_cycles.
+    `compute_cycles`: cycles of its unit if memories never kept it waiting (DMA: bytes over the channel's rate).
+    `latency_cycles`: from its start to the first byte: a channel's request, and read and write latency of the memories
+    touched. `macs`: products, those with padding included. `traffic`: one entry for each memory that it touches, by
+    ascending number; entries of 0 bytes may be among them. `lost`: the part of compute_cycles that does no useful work.
     """
 
     compute_cycles: IntOrColumn = 0
@@ -71,7 +73,7 @@ class Demand(NamedTuple):
     lost: Lost = Lost()
 
     def at(self, space: int) -> Traffic:
-        """Return its traffic at the memory of this code, all of 0 where it has none there."""
+        """Return its traffic at the memory of this number, all 0 where it has none there."""
         return next((t for t in self.traffic if t.space == space), Traffic(space))
 
 
@@ -79,9 +81,9 @@ NO_DEMAND = Demand()
 
 
 def traffic(unit: Unit, *operands: tuple[str, IntOrColumn, IntOrColumn]) -> tuple[Traffic, ...]:
-    """Return the traffic of a unit other than a DMA channel: one entry for each memory, in order of its code.
+    """Return the traffic of a unit other than a DMA channel: one entry for each memory, by ascending number.
 
-    `operands`: role, bytes read, bytes written. Burst bytes equal the bytes; bank cycles are 0.
+    `operands`: (role, bytes read, bytes written). Burst bytes equal the bytes; bank cycles are 0.
     """
     bytes_by_space: dict[int, list[IntOrColumn]] = {}
     for role, read, write in operands:

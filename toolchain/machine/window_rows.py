@@ -1,4 +1,8 @@
-"""Find the rows or columns of an input that the windows of an operation reach."""
+"""Find the rows or columns of an input that the windows of a convolution or pool reach.
+
+The arguments are those of one axis: `output` positions, `kernel` size, `stride`, `dilation`, `pad` before the input,
+input `size`. All functions work for rows and for columns of a feature map.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ _COUNTED = 1 << 16  # window positions of one axis: what any sane program stays 
 
 @dataclass(frozen=True, slots=True)
 class RowRuns:
-    """Rows first + i step + j for i < count, j < length."""
+    """The rows first + i step + j for i < count and j < length."""
 
     first: int
     count: int
@@ -25,14 +29,16 @@ class RowRuns:
 
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return self.count * self.length
 
 
 @lru_cache(maxsize=65536)
 def window_reach(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> tuple[RowRuns, ...]:
-    """Return the input rows y stride + k dilation - pad for y < output and k < kernel, out of `size` rows.
+    """Return the input rows y stride + k dilation - pad that exist, for y < output and k < kernel, in runs.
 
-    Each row occurs once. Rows that a stride or a dilation skips are left out; past either edge is padding.
+    Each row occurs once. Rows that stride or dilation skip are left out, unless output * kernel is above 65,536: then
+    all up to the last one are returned.
     """
     if kernel == 1:
         first = -(-pad // stride)
@@ -57,9 +63,7 @@ def extent_reached(
 def rows_reached(
     output: IntOrColumn, kernel: IntOrColumn, stride: IntOrColumn, dilation: IntOrColumn, pad: IntOrColumn, size: IntOrColumn
 ) -> IntOrColumn:
-    """Return how many rows `window_reach` gives. Columns are counted once for each different row, because programs
-    have few.
-    """
+    """Return how many rows `window_reach` gives, for one operation or for columns of many."""
     if is_column(output):
         different, back = distinct_rows(output, kernel, stride, dilation, pad, size)
         return np.array([rows_reached(*row) for row in different], np.int64)[back]
@@ -69,10 +73,9 @@ def rows_reached(
 def taps_met(
     output: IntOrColumn, kernel: IntOrColumn, stride: IntOrColumn, dilation: IntOrColumn, pad: IntOrColumn, size: IntOrColumn
 ) -> tuple[IntOrColumn, IntOrColumn]:
-    """Count the pairs of an output y < output and a kernel element k < kernel that meet an input row, and sum their
-    k.
+    """Return two numbers over pairs of an output y < output and kernel element k < kernel that meet an input row.
 
-    The row of a pair is y stride + k dilation - pad.
+    They are the number of such pairs, and the sum of their k. The row of a pair is y stride + k dilation - pad.
     """
     count = places = 0
     for k in range(int(np.max(kernel))):
@@ -84,9 +87,10 @@ def taps_met(
 
 
 def grid(rows: RowRuns, row_stride: int, columns: RowRuns, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the counts and the strides of these rows and columns.
+    """Return the counts and strides in bytes of these rows and columns. `row_stride`, `column_stride`: bytes between
+    neighbours.
 
-    An axis has one dimension, or two where its runs are apart and longer than one.
+    An axis has one dimension, or two where it has several runs of several rows.
     """
     dimensions: list[tuple[int, int]] = []
     for runs, stride in ((rows, row_stride), (columns, column_stride)):

@@ -1,15 +1,11 @@
-"""Define the machine operations: everything a machine can be asked to do, each a class in a file of this folder
-with one meaning.
+"""The machine operations: one class for each, in the files of this folder, with one meaning on all machines.
 
-A machine's instruction table binds each operation's parameters to bits or registers; compiler and simulator
-know only these.
+A machine's instruction table binds each operation's parameters to bits or registers; compiler and simulator know only
+these classes.
 
-Common to all: addresses and strides are bytes.
-A feature map is channels-last with contiguous elements along channels unless a channel stride or a surface
-stride says otherwise.
-Activations are `chip.numerics.activation` (int16 little-endian). Rounding, overflow and table form are
-`chip.numerics`.
-Rows and columns outside the input, reached through `pad_top`/`pad_left` or beyond its far edge, read as the
-input's zero point.
-For a max pool they read as the least value.
+Common to all: addresses and strides are in bytes. A feature map is channels-last with contiguous channels, unless a
+channel stride or surface stride says otherwise. Codes have the type that a parameter names, or the machine's only one;
+they are little-endian. Rounding, overflow and table form are `chip.numerics`. Rows and columns outside the input are
+padding: before its beginning by `pad_top` and `pad_left`, or beyond its far edge. They read as the input's zero point,
+for a max pool as the least value.
 """

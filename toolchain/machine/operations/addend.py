@@ -1,4 +1,4 @@
-"""Define the addend of an array's results: parameters and bytes that every operation with an addend has."""
+"""The addend of an array's results (a residual sum in the epilogue): parameters and bytes that such operations share."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from toolchain.machine.parameters.modes import only_with, post_flag
 
 
 def sum_lines(a: str, b: str, names: tuple[str, str, str], prefix: str, key: str, chip: Chip) -> list[str]:
-    """Return the lines of the formula of a sum, or with `key` sub of a difference.
+    """Return the lines of the manual's formula for a sum; for `key` "sub", of a difference.
 
-    `names`: of the parameters of a, b and the result up to _multiplier.
-    `prefix`: of left_shift and the clamps.
+    `names`: of the parameters of a, b and the result, up to _multiplier. `prefix`: of left_shift and the clamps.
     Source: `quant.fixed_point.pointwise.elementwise.add`.
     """
     (ours, theirs, out), sign = names, "-" if key == "sub" else "+"
@@ -38,9 +37,9 @@ def sum_lines(a: str, b: str, names: tuple[str, str, str], prefix: str, key: str
 
 @dataclass(frozen=True)
 class WithAddend:
-    """A base beside MachineOp for operations with an addend; the operation's own docstring says when it adds.
+    """A base, next to MachineOp, for operations that may add a tensor of the same shape to their results (`use_add`).
 
-    The sum is Elementwise ADD of a, the array's results, and b, the values at addend_address, of the same shape.
+    The sum is that of Elementwise ADD of a, the results, and b, the values at addend_address.
     """
 
     __slots__ = ()  # they are the operation's
@@ -62,7 +61,7 @@ class WithAddend:
     add_clamp_high: int = only_with("add", code("output_type"))
 
     def addend(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """Return the number of the addend's type, and the bytes between its granules of channels."""
+        """Return (number of the addend's type, bytes between its channel granules)."""
         raise NotImplementedError
 
     @classmethod
@@ -74,17 +73,16 @@ class WithAddend:
         return ["where use_add = 1:", *(f"    {line}" for line in steps)]
 
     def addend_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
-        """Return the bytes of one pixel's addend."""
+        """Return the bytes of one pixel's addend; 0 where `use_add` is 0."""
         number, surface_stride = self.addend()
         return where(self.use_add, count_stored_channels(channels, surface_stride, chip) * code_bytes(number, chip), 0)
 
     def addend_accesses(
         self, unit: Unit, pixels: tuple[IntOrColumn, IntOrColumn], channels: IntOrColumn, chip: Chip
     ) -> tuple[Access, ...]:
-        """Return the accesses of the addend.
+        """Return the reads of the addend; none where `use_add` is 0.
 
-        `pixels`: rows and columns.
-        `channels`: of each pixel, 0 where none is read.
+        `pixels`: (rows, columns). `channels`: of each pixel, 0 where none is read.
         """
         if not is_column(self.use_add) and not self.use_add:
             return ()
@@ -98,10 +96,9 @@ ADDEND = tuple(f.name for f in fields(WithAddend))  # names of its parameters, i
 
 
 def broken_post(key: str, flags: Iterable[tuple[str, IntOrColumn]], posts: Iterable[str]) -> Iterator[str]:
-    """Yield output steps that results ask for and no array has.
+    """Yield a sentence for each output step that an operation asks for and the array lacks.
 
-    `key`: owner of the `post` key.
-    `flags`: name, flag.
+    `key`: owner of the `post` key. `flags`: (name of the step, flag). `posts`: the steps that there are.
     """
     available_steps = set(posts)
     for name, used in flags:

@@ -15,7 +15,7 @@ from toolchain.machine.parameters.numbers import block_number, repeat_count
 
 
 class ControlOp(ZeroTimeOp):
-    """The base of operations of the front end. `steer` changes the front end, which then goes on at `front.next`."""
+    """The base of operations of the front end. `steer` carries one out on the front end's state."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
@@ -29,7 +29,7 @@ class ControlOp(ZeroTimeOp):
 
 
 class RepeatOp(ControlOp):
-    """Base of what borders a repeat."""
+    """The base of the operations that begin and end a repeat."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class RepeatOp(ControlOp):
 
 
 class BlockOp(ControlOp):
-    """Base of what borders or runs a block."""
+    """The base of the operations that begin, end and call a block."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class BlockOp(ControlOp):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(RepeatOp):
-    """The begin of what is repeated."""
+    """The beginning of a repeat: what follows, up to its `again`, is dispatched `count` times."""
 
     NAME = "repeat"
     count: int = repeat_count()
@@ -75,7 +75,7 @@ class Repeat(RepeatOp):
 
 @dataclass(frozen=True, slots=True)
 class RepeatEnd(RepeatOp):
-    """The end of what the innermost open `repeat` repeats."""
+    """The end of the innermost repeat's body (`again`)."""
 
     NAME = "again"
 
@@ -89,7 +89,7 @@ class RepeatEnd(RepeatOp):
 
 @dataclass(frozen=True, slots=True)
 class BlockBegin(BlockOp):
-    """The begin of a block."""
+    """The beginning of a block, which runs here a first time and can be called later."""
 
     NAME = "block"
     block: int = block_number()
@@ -107,7 +107,7 @@ class BlockBegin(BlockOp):
 
 @dataclass(frozen=True, slots=True)
 class BlockEnd(BlockOp):
-    """The end of a block."""
+    """The end of a block (`return`)."""
 
     NAME = "return"
 
@@ -124,7 +124,7 @@ class BlockEnd(BlockOp):
 
 @dataclass(frozen=True, slots=True)
 class Call(BlockOp):
-    """Another run of a block."""
+    """A further run of a block that was met before."""
 
     NAME = "call"
     block: int = block_number()
@@ -144,7 +144,7 @@ class Call(BlockOp):
 
 @dataclass(frozen=True, slots=True)
 class SetBase(ControlOp):
-    """Sets a base register."""
+    """Sets base register `base` to base register `source` plus `offset`."""
 
     NAME = "set_base"
     base: int = base_number(1)

@@ -1,4 +1,6 @@
-"""Convolution, dense over its input channels."""
+"""The operation convolution: a window over all input channels, requantized and perhaps summed with an addend; also
+fully connected.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from toolchain.machine.units.array import Operands, operand_reads, product_cycle
 
 @dataclass(frozen=True, slots=True)
 class _Channels(WeightedWindowOp):
-    """A base with the channels, which precede the addend."""
+    """A base with the numbers of channels, which come before the addend in the constructor."""
 
     ABSTRACT: ClassVar[bool] = True
     input_channels: int = extent(Limit("max_input_channels", "{} input channels"))
@@ -35,7 +37,7 @@ class _Channels(WeightedWindowOp):
 
 @dataclass(frozen=True, slots=True)
 class Convolution(WithAddend, _Channels):
-    """A convolution, dense over its input channels."""
+    """A convolution of all input channels (not grouped or depthwise), with table and addend in its epilogue."""
 
     NAME = "convolution"
     unit: int = unit_number()

@@ -1,4 +1,4 @@
-"""Strided copies between and inside memories."""
+"""The operation copy: a DMA channel moves bytes in strided runs between or inside memories, and may transpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from toolchain.machine.units.dma import TransferSide, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Copy(Move):
-    """Bytes from one place to another, in runs with counts and strides around them."""
+    """A copy of runs of `inner_bytes` bytes, with up to four counts and strides on each side.
+
+    `transpose`: the matrix of count2 rows and inner_bytes bytes is transposed, element by element.
+    """
 
     NAME = "copy"
     channel: int = dma_channel()
@@ -84,7 +87,9 @@ class Copy(Move):
         return self.source_space, self.destination_space
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        """Both in one order: element by element where something is turned."""
+        """Return the read and the write, both in the order in which the bytes move, element by element where a copy
+        transposes.
+        """
         source, target = space_of(self.source_space, chip), space_of(self.destination_space, chip)
         counts, run = self.counts(), self.inner_bytes
         source_strides, target_strides = self._source_strides(), self.destination_strides()

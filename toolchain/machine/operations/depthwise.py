@@ -1,4 +1,4 @@
-"""Depthwise convolution: one weight plane a channel."""
+"""The operation depthwise: a convolution in which each channel has its own window of weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolchain.machine.units.array import Operands, depthwise_cycles
 
 @dataclass(frozen=True, slots=True)
 class Depthwise(WeightedWindowOp):
-    """A depthwise convolution: one weight plane a channel."""
+    """A depthwise convolution: as many output channels as input channels, each of one input channel."""
 
     NAME = "depthwise"
     channels: int = extent(Limit("max_output_channels", "{} channels"))

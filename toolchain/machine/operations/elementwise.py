@@ -1,4 +1,4 @@
-"""Element by element: sums, differences, products, rescalings, PRelu."""
+"""The operation elementwise of a vector engine: sums, differences, products, rescalings and PRelu, with broadcasting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ELEMENTWISE = {kind.name.lower(): kind for kind in ElementwiseKind}
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(MachineOp):
-    """Sums, differences, products, rescalings and PRelu, element by element."""
+    """An elementwise function of one or two operands, by `kind`. A stride of 0 broadcasts an operand's dimension."""
 
     NAME = "elementwise"
     ENGINE = "vector"
@@ -147,13 +147,16 @@ class Elementwise(MachineOp):
     def _operand(
         self, strides: tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn], used: IntOrColumn, size: IntOrColumn, chip: Chip
     ) -> Extent:
-        """Broadcast dimensions touch the same bytes: they are counted once. strides: of rows, columns, channels, granules."""
+        """Return the extent of an operand. Broadcast dimensions touch the same bytes, which count once.
+
+        `strides`: of rows, columns, channels, granules. `used`: 1, or 0 where the operand is not read.
+        """
         row, column, channel, surface = strides
         counts = (where(row, self.height, 1), where(column, self.width, 1))
         return extent_of(counts, (row, column), used * where(channel, self.channels, 1), surface, size, chip)
 
     def demand(self, chip: Chip) -> Demand:
-        """A broadcast operand is read once."""
+        """Return its demand. A broadcast operand is read once."""
         a, b, written = self.ranges(chip)
         unit = self.unit_in(chip)
         moved = traffic(unit, ("input", a.bytes + b.bytes, 0), ("output", 0, written.bytes))

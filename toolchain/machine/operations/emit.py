@@ -1,4 +1,4 @@
-"""Sums out of accumulators that are a memory: requantized, and written where activations lie."""
+"""The operation emit of a vector engine: sums in a memory of accumulators are requantized and written as activations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EmitKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _SumsOperand(MachineOp):
-    """Sums, where they go, and what of it stands in front of the addend."""
+    """A base with the parameters that come before the addend in the constructor: the sums, and where results go."""
 
     ABSTRACT: ClassVar[bool] = True
     ENGINE = "vector"
@@ -63,7 +63,7 @@ class _SumsOperand(MachineOp):
 
 @dataclass(frozen=True, slots=True)
 class Emit(WithAddend, _SumsOperand):
-    """Takes sums out of the accumulators of an array that are a memory."""
+    """Requantizes the sums that an array left in its memory of accumulators, and writes the results. The sums stay."""
 
     NAME = "emit"
     FUNCTIONS = ("emit",)

@@ -1,4 +1,4 @@
-"""Strided blocks of one value."""
+"""The operation fill: a DMA channel writes one code to a strided block of a memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toolchain.machine.units.dma import TransferSide, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Fill(Move):
-    """One code, many times, in runs with counts and strides around them."""
+    """A fill of runs of `inner_elements` codes with one value, with up to four counts and strides."""
 
     NAME = "fill"
     channel: int = dma_channel()

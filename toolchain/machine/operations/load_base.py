@@ -1,4 +1,6 @@
-"""Base registers that are read from memory: addresses that a program computes, or its host decides for each run."""
+"""The operation load_base: a base register gets a value from a number in memory, which is known only when the program
+runs.
+"""
 
 from __future__ import annotations
 

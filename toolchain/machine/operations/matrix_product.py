@@ -1,4 +1,4 @@
-"""Products of two matrices of activations."""
+"""The operation matrix_product: an array multiplies two matrices of activations, once or for several batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolchain.machine.units.array import Operands, matrix_operands, operand_rea
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct(MachineOp):
-    """A product of two matrices of activations."""
+    """A product a[rows, inner] x b[inner, columns] of activations; b comes through the array's weight port."""
 
     NAME = "matrix_product"
     ENGINE = "mac_array"
@@ -125,7 +125,7 @@ class MatrixProduct(MachineOp):
         )
 
     def _count_operands(self, stride: IntOrColumn) -> IntOrColumn:
-        """Batches that an operand has; all of them share one at a stride of 0."""
+        """Return the number of batches of an operand with this batch stride; with stride 0 all batches share one."""
         return where(stride, self.batches, 1)
 
     def list_moved_operands(self, chip: Chip) -> Iterator[tuple[Access, IntOrColumn]]:
@@ -134,7 +134,7 @@ class MatrixProduct(MachineOp):
         yield from ((access, access.bytes) for access in others)
 
     def _get_streamed_bytes(self, chip: Chip) -> tuple[IntOrColumn, IntOrColumn]:
-        """Bytes that are read of both operands, as often as they are."""
+        """Return the bytes that are read of a and of b, repeated reads included."""
         a, b = (self.inner * code_bytes(t, chip) for t in (self.a_type, self.b_type))
         a_reads, b_reads = operand_reads(self.unit_in(chip).array, self.rows, self.columns, self.dataflow)
         return self.batches * a_reads * self.rows * a, self.batches * b_reads * self.columns * b

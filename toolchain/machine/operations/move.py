@@ -1,4 +1,4 @@
-"""Define the common parameters of the DMA's strided moves."""
+"""The base of the DMA's strided moves, copy and fill: their common parameters and limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dimension_names(chip: Chip) -> tuple[str, ...]:
 
 
 class Move(MachineOp):
-    """Base of what a DMA queue does."""
+    """The base of copy and fill: contiguous runs with up to four counts around them, on a DMA channel."""
 
     __slots__ = ()
     ABSTRACT: ClassVar[bool] = True
@@ -57,11 +57,11 @@ class Move(MachineOp):
         yield from list_unreachable_memories(unit, self.spaces(), chip)
 
     def spaces(self) -> tuple[int, ...]:
-        """Codes of the memories that it reads and writes."""
+        """Return the numbers of the memories that it reads and writes."""
         raise NotImplementedError
 
     def counts(self) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn]:
-        """Contiguous runs along each dimension, the outermost first."""
+        """Return the number of runs along each dimension, the outermost first."""
         return self.count_outer, self.count0, self.count1, self.count2
 
     def destination_strides(self) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn]:

@@ -1,4 +1,4 @@
-"""Largest and mean value of a window."""
+"""The operation pool of a vector engine: the largest or the mean value of a window, channel by channel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POOLS = {"max_pool": PoolKind.MAX, "average_pool": PoolKind.AVERAGE}
 
 @dataclass(frozen=True, slots=True)
 class Pool(WindowOp):
-    """Largest and mean value of a window."""
+    """A pool by `kind`, MAX or AVERAGE. A mean is a sum times multiplier and shift, which hold 1 / elements."""
 
     NAME = "pool"
     ENGINE = "vector"
@@ -83,7 +83,7 @@ class Pool(WindowOp):
             yield access, access.bytes
 
     def demand(self, chip: Chip) -> Demand:
-        """A pass for each tap of the window."""
+        """Return its demand: a pass over the output for each tap of the window."""
         unit, elements = self.unit_in(chip), self.pixels() * self.channels
         read, written = self.window_bytes(self.channels, chip), self.output_bytes(self.channels, chip)
         moved = traffic(unit, ("input", read, 0), ("output", 0, written))

@@ -1,4 +1,4 @@
-"""Softmax of rows."""
+"""The operation softmax of a vector engine: the softmax of each row of a matrix, in integers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ _MOST = 31.0  # of an input's scale: exp of one code less is nothing in 16 bits,
 
 
 def scale_fields(scale: float, codes: CodeType) -> tuple[int, int]:
-    """input_multiplier and input_shift of an input of this scale, which TFLite takes in float32."""
+    """Return (input_multiplier, input_shift) of an input scale, rounded to float32 as TFLite does and clamped to what
+    `codes` take.
+    """
     least = _LEAST_OF_BYTES if codes.bits == 8 else 0.0
     chosen_scale = choose_scale(min(max(float(np.float32(scale)), least), _MOST) * 2.0**_SCALE_BITS, Q31_MULTIPLIER)
     return int(chosen_scale.multiplier[0]), int(chosen_scale.shift[0])
 
 
 def scale_of(multiplier: int, shift: int) -> float:
-    """The inverse."""
+    """Return the scale of these fields: the inverse of `scale_fields`, for scales that it did not clamp."""
     return multiplier * 2.0 ** (-shift - _SCALE_BITS)
 
 
@@ -81,7 +83,7 @@ _OF_16_BITS = (
 
 @dataclass(frozen=True, slots=True)
 class Softmax(MachineOp):
-    """Softmax of rows, integers only, as TFLite's SOFTMAX of 8 or 16 bits."""
+    """The softmax of each row, in integers, bit for bit as TFLite's SOFTMAX of 8 or 16 bits."""
 
     NAME = _NAME
     ENGINE = "vector"

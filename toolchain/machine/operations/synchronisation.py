@@ -1,4 +1,4 @@
-"""Define the operations that order the engines, and the one that ends a program."""
+"""The operations that order the engines (signal, wait), and the one that ends a program (end)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OrderingOp(ZeroTimeOp):
 
 @dataclass(frozen=True, slots=True)
 class Signal(OrderingOp):
-    """Tells another engine that everything before it has ended."""
+    """Adds one to a semaphore when everything before it in the queue of `engine` has ended."""
 
     NAME = "signal"
     engine: int = engine_of_sync()
@@ -43,7 +43,7 @@ class Signal(OrderingOp):
 
 @dataclass(frozen=True, slots=True)
 class Wait(OrderingOp):
-    """Holds an engine until another has signalled."""
+    """Holds the queue of `engine` until a semaphore is at least 1, and takes one from it."""
 
     NAME = "wait"
     engine: int = engine_of_sync()

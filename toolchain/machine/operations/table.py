@@ -1,4 +1,4 @@
-"""Functions of one tensor, by a table."""
+"""The operation table of a vector engine: a function of each code, looked up in a table of codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolchain.machine.units.vector import find_function_key, rate_of, vector_de
 
 
 class TableFunction(IntEnum):
-    """A content of a table: any function, or that of one ONNX operator, in snake case."""
+    """The function that a table holds, which decides its time alone: TABLE for any, or one ONNX operator's."""
 
     TABLE = 0
     ABS = 1
@@ -72,21 +72,21 @@ ANY = "table"  # the function that does all others
 
 
 def find_function_rate(function: str | None, names: Collection[str]) -> str | None:
-    """Return the vector engine's function that runs a table of this function (None: of a chain).
+    """Return the name in `names` by which a vector engine runs a table of this function: its own, else `table`.
 
-    It is the function itself, else `table`; None if the engine has neither.
+    None: the engine has neither. `function`: None for a chain of functions.
     """
     return function if function in names else ANY if ANY in names else None
 
 
 def find_missing_table(function: str | None) -> str:
-    """Return the text of what is missing on a machine that cannot run a table of this function."""
+    """Return the words for what a machine lacks that cannot run a table of this function."""
     return f"no {ANY}" if function in (None, ANY) else f"neither {function} nor {ANY}"
 
 
 @dataclass(frozen=True, slots=True)
 class Table(MachineOp):
-    """A function of one tensor, by a table."""
+    """A function of each code by a lookup table at table_address. Wide codes interpolate between entries."""
 
     NAME = "table"
     ENGINE = "vector"

@@ -1,4 +1,6 @@
-"""Define the window base: the parameters and bytes that convolution, depthwise and pool share."""
+"""The bases of operations that slide a window over a feature map: parameters and bytes of convolution, depthwise and
+pool.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from toolchain.machine.window_rows import extent_reached, grid, rows_reached, wi
 
 @dataclass(frozen=True, slots=True)
 class WindowOp(MachineOp):
-    """Base of what slides a window over a feature map."""
+    """The base of operations that slide a window over a feature map [h, w, c]."""
 
     ABSTRACT: ClassVar[bool] = True
     input_address: int = operand_address("input")
@@ -77,11 +79,11 @@ class WindowOp(MachineOp):
         )
 
     def code_types(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """Return the numbers of the types of its input and its output."""
+        """Return (number of the input's type, number of the output's type)."""
         raise NotImplementedError
 
     def surfaces(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """Return the bytes between granules of channels of its input and of its output."""
+        """Return the bytes between channel granules of the input and of the output; 0: no granules."""
         raise NotImplementedError
 
     def pixels(self) -> IntOrColumn:
@@ -93,7 +95,7 @@ class WindowOp(MachineOp):
         return self.kernel_height * self.kernel_width
 
     def window_rows(self) -> tuple[IntOrColumn, ...]:
-        """Return the arguments of functions of `machine.window_rows` for the rows of its input."""
+        """Return the rows' arguments for the functions of `machine.window_rows`."""
         return (
             self.output_height,
             self.kernel_height,
@@ -104,6 +106,7 @@ class WindowOp(MachineOp):
         )
 
     def window_columns(self) -> tuple[IntOrColumn, ...]:
+        """Return the columns' arguments for the functions of `machine.window_rows`."""
         return self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
 
     def window_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
@@ -115,9 +118,9 @@ class WindowOp(MachineOp):
         return count_stored_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
 
     def input_accesses(self, channels: IntOrColumn, chip: Chip) -> tuple[Access, ...]:
-        """Return accesses of the input elements that windows reach, without elements that they skip.
+        """Return reads of the input elements that windows reach, without those that strides and dilations skip.
 
-        For columns the access is a box around them.
+        For columns of operations it is one read that covers them.
         """
         laid = channels, self.surfaces()[0], code_bytes(self.code_types()[0], chip), chip
         strides = self.input_row_stride, self.input_column_stride
@@ -153,7 +156,7 @@ class WindowOp(MachineOp):
         return Access(self.unit_in(chip).roles["output"], self.output_address, *extent, True)
 
     def output_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
-        """Bytes of the output that are written."""
+        """Return the bytes of the output that are written, channel granules filled up."""
         stored_channels = count_stored_channels(channels, self.surfaces()[1], chip)
         return self.pixels() * stored_channels * code_bytes(self.code_types()[1], chip)
 
@@ -164,7 +167,10 @@ class WindowOp(MachineOp):
 
 @dataclass(frozen=True, slots=True)
 class WeightedWindowOp(WindowOp):
-    """Base of the windows that the array multiplies with weights, into its accumulators and out of them."""
+    """The base of window operations on an array: products with weights, sums, and their epilogue.
+
+    `accumulate`: 1: the sums are added to those in the accumulators. `emit`: 1: results are made and written.
+    """
 
     ABSTRACT: ClassVar[bool] = True
     ENGINE = "mac_array"
@@ -207,7 +213,7 @@ class WeightedWindowOp(WindowOp):
         raise NotImplementedError
 
     def weights_number(self) -> IntOrColumn:
-        """Return the type number of its weights."""
+        """Return the number of its weights' type in `chip.weight_types`."""
         raise NotImplementedError
 
     def add_output_time(self, chip: Chip, cycles: Callable[[Operands], Compute], added: IntOrColumn = 0) -> Compute:
@@ -275,7 +281,7 @@ class WeightedWindowOp(WindowOp):
         yield from ((access, access.bytes) for access in self._way_out(chip, addend))
 
     def _get_output_flags(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """1 or 0: outputs are written; they pass through a table."""
+        """Return two flags, 1 or 0: outputs are written; they pass through a table."""
         return where(self.emit, 1, 0), where(self.emit, where(self.use_table, 1, 0), 0)
 
     def array_demand(
@@ -314,13 +320,13 @@ class WeightedWindowOp(WindowOp):
 
 
 def broken_choice(parameter: str, number: int, keys: str, names: Sequence[str], unit: Unit) -> Iterator[str]:
-    """A number by which the array has nothing to choose."""
+    """Yield a sentence where the array has no dataflow or mode of this number."""
     if not 0 <= number < len(names):
         yield f"{parameter}={number}, {unit.key}.{keys} name {', '.join(names)}"
 
 
 def broken_table(parameter: str, number: int, chip: Chip) -> Iterator[str]:
-    """Codes of the type of that number, which a parameter names, have no table."""
+    """Yield a sentence where codes of the type that a parameter names have no lookup table."""
     codes = chip.code_types[int(number)]
     if not codes.table_entries:
         yield f"{parameter}={number}, codes of {codes} have no table"

@@ -1,6 +1,5 @@
-"""Make the parameters of machine operations: each maker gives a field of an operation's dataclass.
+"""Makers of the parameters of machine operations: each returns a dataclass field that carries unit and allowed values.
 
-Encodings, whose fields must hold these values, read the values here.
-First instruction tables, manuals and the checks of a program do too.
-A limit of the machine's YAML is named once, at the parameter that it limits.
+Encodings, instruction tables, manuals and checks of programs read these values. The values are a function of the chip.
+A limit of the machine's file is named once, at the parameter that it limits.
 """

@@ -1,4 +1,8 @@
-"""Addresses of operands and of any memory, strides between their parts, and what base registers add to them."""
+"""Makers of parameters that are addresses, strides in bytes, and base registers that are added to addresses.
+
+Each returns a dataclass field for an operation's class. `role` names an operand of the unit: input, weights, output and
+so on.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ OUTER = -1  # the dimension around dimension 0, which few machines have
 
 
 def operand_address(role: str) -> Any:
-    """Make the address of a byte of the memory that holds this operand."""
+    """Make the address of a byte in the memory that holds operands of this role."""
     return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
 
 
@@ -39,6 +43,7 @@ def _make_aligned_values(operation: Any, role: str, chip: Chip, *steps: int) -> 
 
 
 def operand_stride(role: str) -> Any:
+    """Make a stride in bytes in the memory that holds operands of this role."""
     return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
 
 
@@ -71,13 +76,13 @@ def batch_stride(role: str) -> Any:
 
 
 def _operand_spaces(operation: Any, role: str, chip: Chip) -> list[Space]:
-    """Different ones, over the units that run the operation; the sram where none does."""
+    """Return the memories that hold this role, over all units that run the operation; the sram where there is no unit."""
     codes = dict.fromkeys(unit.roles[role] for unit in chip.of_kind(operation.ENGINE))
     return [chip.spaces[code] for code in codes] or [chip.spaces[chip.space_code("sram")]]
 
 
 def _operand_size(operation: Any, role: str, chip: Chip) -> tuple[int, str]:
-    """The last byte's address, and the key that says so."""
+    """Return (highest address, key of the size) of the largest of these memories."""
     largest = max(_operand_spaces(operation, role, chip), key=lambda space: space.memory.size)
     return largest.memory.size - 1, f"memories.{largest.key}.size"
 
@@ -120,12 +125,15 @@ def move_stride(dimension: int) -> Any:
 
 
 def base_of(address: str) -> Any:
-    """The base register that the front end adds to this address, a parameter: 0 for none, and no bits where there are none."""
+    """Make the number of the base register that the front end adds to parameter `address`; 0: none.
+
+    It has no bits on machines without base registers.
+    """
     return choice("", _bases, adds_to=address)
 
 
 def operand_base_of(address: str) -> Any:
-    """The same of an operand of an array or a vector engine."""
+    """Make the base register of an address of an array or a vector engine, which few machines let have one."""
     return field(default=0, metadata={"parameter": Parameter("", _operand_bases, choice=True, adds_to=address)})
 
 
@@ -143,7 +151,7 @@ def base_number(least: int) -> Any:
 
 
 def base_offset() -> Any:
-    """Bytes by which addresses of any memory may lie apart."""
+    """Make an offset in bytes, of either sign, as large as the largest memory."""
 
     def values(operation: Any, chip: Chip) -> Need:
         most = any_memory(operation, chip)
@@ -153,14 +161,16 @@ def base_offset() -> Any:
 
 
 def base_scale() -> Any:
-    """Bytes that an index which is read from memory counts."""
+    """Make the bytes by which one step of a number that is read from memory moves an address."""
     return parameter("bytes", any_memory)
 
 
 def any_memory(operation: Any, chip: Chip) -> Need:
+    """Return the addresses of the largest memory."""
     return Need(0, max(m.size for m in chip.memories.values()) - 1, "memories.dram.size")
 
 
 def absent_dimension(dimension: int, value: int, chip: Chip) -> Need | None:
+    """Return the only value of a parameter of this dimension on machines whose DMA lacks it; None where they have it."""
     dimensions = max(u.dma.dimensions for u in chip.of_kind("dma"))
     return Need(value, value, f"{chip.key('dma')}.dimensions {dimensions}") if dimension < 3 - dimensions else None

@@ -1,4 +1,4 @@
-"""Codes, their scales, and the types of both activations and weights."""
+"""Makers of parameters that are codes, zero points, scales, and numbers of types of activations and weights."""
 
 from __future__ import annotations
 

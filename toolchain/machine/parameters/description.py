@@ -16,7 +16,10 @@ OPEN_LIMIT = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class Need:
-    """Every value low..high that `step` divides; `reason` is the key of the chip that says so."""
+    """The values that a parameter may have: every one from `low` to `high` that `step` divides.
+
+    `reason`: the key of the machine's file that says so.
+    """
 
     low: int
     high: int
@@ -30,7 +33,10 @@ Values = Callable[[Any, Chip], Need]
 
 @dataclass(frozen=True)
 class Limit:
-    """A key of the operation's section of `limits`; `index` of a pair [height, width]. text: what exceeds it, `{}` its value."""
+    """A key of the operation's section of `limits`. `index`: the element, where the key is a pair [height, width].
+
+    `text`: what exceeds it, with `{}` for the value, for messages.
+    """
 
     key: str
     text: str
@@ -44,8 +50,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class TypeList:
-    """Types of codes of a chip, which operations name by their numbers; keys: of its file that say them, more: all but the
-    first."""
+    """A list of types of codes of a chip, which operations name by number.
+
+    `keys`: the file's keys that give the list. `more`: the key of all but the first. `of`: returns the list.
+    """
 
     keys: str
     more: str
@@ -54,16 +62,14 @@ class TypeList:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A description of an operation's parameter.
+    """The description of an operation's parameter.
 
-    `unit`: bytes, elements, bits, codes or none.
-    `least`: checked in every program.
-    `kinds`: the enumeration of its codes.
-    `choice`: tables of machines where it has one value, `absent`, may leave it out.
-    `adds_to`: the address a base is added to.
-    `names_type`: the types among which it is a number.
-    `typed_by`: for a code, the parameter that names its type.
-    `way_out`: it concerns an array operation's output, and the sums do not depend on it.
+    `unit`: bytes, elements, bits, codes or none. `values`: returns the values that programs may use, by operation and
+    chip. `least`: least value, checked in every program; None: not checked. `kinds`: the enumeration of its codes.
+    `choice`: instruction tables may leave it out where only the value `absent` is possible. `adds_to`: for a base
+    register, the address parameter that it is added to. `names_type`: for a number of a type, the list that it indexes.
+    `typed_by`: for a code, the parameter that names its type. `way_out`: it concerns an array operation's output; the
+    sums do not depend on it.
     """
 
     unit: str

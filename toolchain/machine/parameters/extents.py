@@ -1,4 +1,4 @@
-"""Sizes and counts: extents with the key of `limits` that bounds each, the window, dimensions of moves, batches, groups."""
+"""Makers of parameters that are sizes and counts: extents, windows, dimensions of moves, batches, weight groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolchain.machine.parameters.description import OPEN_LIMIT, Limit, Need, ch
 
 
 def extent(limit: Limit | None = None, unit: str = "elements", least: int = 1) -> Any:
-    """A size of at least `least`, at most what the machine's limit says, or what fits the largest memory on the chip."""
+    """Make a size of at least `least`, at most the machine's limit, or else the bytes of the largest on-chip memory."""
 
     def values(operation: Any, chip: Chip) -> Need:
         highest = limit.of(operation, chip) if limit else None
@@ -23,7 +23,7 @@ def extent(limit: Limit | None = None, unit: str = "elements", least: int = 1) -
 
 
 def move_count(dimension: int) -> Any:
-    """Runs along dimension OUTER, 0, 1 or 2 of a strided move; 1 where the DMA has fewer dimensions."""
+    """Make the number of runs along dimension OUTER, 0, 1 or 2 of a strided move; 1 where the DMA lacks the dimension."""
 
     def values(operation: Any, chip: Chip) -> Need:
         return absent_dimension(dimension, 1, chip) or Need(1, *_largest_on_chip(chip))
@@ -42,7 +42,10 @@ def batch_count() -> Any:
 
 
 def window_extent_of(name: str, index: int) -> Any:
-    """Kernel, stride, dilation (from 1) or padding (from 0) of a window; index: 0 height, 1 width."""
+    """Make a window's kernel, stride or dilation (at least 1) or padding (at least 0). `index`: 0 height, 1 width.
+
+    `name`: kernel, stride, dilation or pad.
+    """
     least = 0 if name == "pad" else 1
     limit = Limit(f"max_{name}", f"{name} {{}}", index)
 
@@ -73,6 +76,6 @@ def weight_group() -> Any:
 
 
 def _largest_on_chip(chip: Chip) -> tuple[int, str]:
-    """Bytes of the largest memory beside the dram, and the key that says so."""
+    """Return (bytes of the largest on-chip memory, key that says so)."""
     name = max((n for n in chip.memories if n != "dram"), key=lambda n: (chip.memories[n].size, n == "sram"))
     return chip.memories[name].size, f"memories.{name}.size"

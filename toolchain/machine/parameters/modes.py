@@ -1,5 +1,5 @@
-"""Make parameters that select features of a unit: flags, functions, dataflows, and parameters that only some
-units have.
+"""Makers of parameters that select features of a unit: flags, functions, dataflows; and restrictions of other
+parameters.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def post_flag(post: str) -> Any:
 
 
 def only_with(post: str, parameter_field: Any) -> Any:
-    """Make the same parameter, 0 on machines whose arrays have no such step in `post`.
+    """Return the parameter restricted to 0 on machines whose arrays have no step `post`.
 
-    `parameter_field`: a field that a function of this folder has made.
+    `parameter_field`: a field that a maker of this package returned.
     """
     inner: Parameter = parameter_field.metadata["parameter"]
 
@@ -54,10 +54,7 @@ def only_with(post: str, parameter_field: Any) -> Any:
 
 
 def on_the_way_out(parameter_field: Any) -> Any:
-    """Make the same parameter, 0 on machines whose sums all leave the array by the operation emit.
-
-    It marks a parameter that decides how an array's sums become an output.
-    """
+    """Return the parameter marked as one of an array's output; it is 0 where all sums leave by the operation emit."""
     inner: Parameter = parameter_field.metadata["parameter"]
 
     def values(operation: Any, chip: Chip) -> Need:

@@ -1,4 +1,4 @@
-"""Numbers of units and semaphores, and what the front end counts."""
+"""Makers of parameters that number units, semaphores and blocks, and of counts of the front end."""
 
 from __future__ import annotations
 

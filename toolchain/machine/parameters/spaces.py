@@ -1,4 +1,4 @@
-"""The memories of a chip by their codes, and parameters that name one."""
+"""The numbers of a chip's memories, and the maker of parameters that name one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from toolchain.machine.parameters.description import Need, parameter
 
 
 class Space(IntEnum):
-    """Codes of `chip.spaces`: those beyond the two of every machine by their place in its map."""
+    """The numbers of memories, as in `chip.spaces`. Beyond DRAM and SRAM, a memory's number is its place in the
+    machine's file.
+    """
 
     DRAM = 0
     SRAM = 1
@@ -32,7 +34,10 @@ class Space(IntEnum):
 
 
 def space_of(value: Any, chip: Chip) -> Any:
-    """The Space of a code, or the column itself. Raises ValueError where the machine has no such memory."""
+    """Return the memory of a number as `Space`; a column of numbers is returned as it is.
+
+    Raise ValueError where the machine has no such memory.
+    """
     if is_column(value):
         return value
     if not 0 <= value < len(chip.spaces):
@@ -45,4 +50,5 @@ def _spaces(chip: Chip) -> str:
 
 
 def memory_space() -> Any:
+    """Make the number of a memory."""
     return parameter("", lambda operation, chip: Need(0, len(chip.spaces) - 1, _spaces(chip)), kinds=Space)

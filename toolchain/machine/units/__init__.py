@@ -1,1 +1,1 @@
-"""The kinds of units, and the closed forms of their time."""
+"""Closed forms for the time of each kind of unit: MAC arrays, DMA channels, vector engines."""

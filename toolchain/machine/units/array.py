@@ -1,12 +1,9 @@
-"""Compute the cycles of the MAC array, and how often it reads its operands.
+"""Compute the cycles of a MAC array for one operation, and how often it reads its operands.
 
-Sources: the fold counts and the cycles per fold are those of SCALE-Sim 3.0.
-`K + R + C - 2` is for os, `P + 2R + C - 2` for ws.
-`M + 2R + C - 2` is for the dataflow is.
-They equal its simulation of 360 layers.
-Here they apply per operation.
-They are generalised by `depth`, `rate`, `folds_overlap`, the two depthwise modes and the terms of `timing`.
-`docs/simulator.md` lists every formula.
+A fold is one pass of the array: the part of the work that its R rows and C columns hold at a time. Sources: fold counts
+and cycles per fold are those of SCALE-Sim 3.0, and equal its simulation of 360 layers. A fold takes `K + R + C - 2`
+cycles in os, `P + 2R + C - 2` in ws, `M + 2R + C - 2` in is. They are generalised by `depth`, `rate`, `folds_overlap`,
+the two depthwise modes and the terms of `timing`. `docs/simulator.md` lists every formula.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from toolchain.machine.traffic import Compute, Lost
 
 
 class Operands(NamedTuple):
-    """A set of operand properties: the array's share of its peak with their types, and bits of an activation and of
-    a weight.
+    """The types of an operation's operands: the array's rate with them, as a share of its peak, and bits of activation
+    and weight.
     """
 
     rate: float = 1.0
@@ -32,12 +29,10 @@ class Operands(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """A fold, one of several equal ones.
+    """One of several equal folds, in cycles.
 
-    `steps`: of all rows and columns at work.
-    `paced`: cycles that the steps take.
-    `edge`: fill and drain.
-    `load`: cycles of loading stationary operands; a fold that overlaps the one before lasts at least as long.
+    `steps`: steps of the reduction or stream, at the array's peak. `paced`: cycles that these steps take. `edge`: fill
+    and drain. `load`: loading of stationary operands; a fold that overlaps the one before lasts at least as long.
     `scaled`: scaling of groups' sums.
     """
 
@@ -158,10 +153,10 @@ def with_output(
     added: IntOrColumn,
     emitted: IntOrColumn,
 ) -> Compute:
-    """Return the cycles including the output: ceil(outputs / lanes) cycles a pixel where the operation emits.
+    """Return the cycles with the output added: ceil(outputs / lanes) cycles a pixel where the operation emits.
 
-    The output comes after the folds or overlaps them.
-    `tabled`, `added`: whether outputs pass through a table, or take an addend.
+    It comes after the folds, or overlaps them where the machine says so. `folds`: cycles without output. `tabled`,
+    `added`, `emitted`: 1 where outputs pass through a table, take an addend, are written at all.
     """
     terms = mac.timing.output
     lanes = get_rate(terms.lanes, mac.columns)
@@ -174,7 +169,7 @@ def with_output(
 
 
 def _split_reduction(mac: MacArray, inner: IntOrColumn, taps: IntOrColumn, group: IntOrColumn) -> tuple[IntOrColumn, IntOrColumn]:
-    """Taps that fill the depth for themselves, and the products of each, of one of the sums that are taken together."""
+    """Return (taps that fill the depth by themselves, products of each), for the sums that are made at once."""
     spanned = where(group, least(taps, ceil_div(group, ceil_div(inner, taps))), taps)
     products = where(group, least(group, inner), inner)
     if mac.timing.reduction == DENSE:
@@ -186,22 +181,22 @@ def _split_reduction(mac: MacArray, inner: IntOrColumn, taps: IntOrColumn, group
 
 
 def _count_fold_places(mac: MacArray, n: IntOrColumn, places: int) -> IntOrColumn:
-    """Return how many of so many rows or columns a fold takes."""
+    """Return how many rows or columns of the array a fold of `n` in all takes."""
     return n / ceil_div(n, places) if mac.even else least(n, places)
 
 
 def _entering(mac: MacArray, bits: IntOrColumn, edge_bits: int) -> IntOrColumn:
-    """Cycles in which so many bits of a fold enter."""
+    """Return the cycles in which so many bits of a fold enter."""
     return bits / edge_bits if mac.even else ceil_div(bits, edge_bits)
 
 
 def _passes(outputs: IntOrColumn, lanes: int) -> IntOrColumn:
-    """Cycles in which a pixel's outputs pass."""
+    """Return the cycles in which the outputs of a pixel pass."""
     return 0 if lanes == UNLIMITED else ceil_div(outputs, lanes)
 
 
 def _full(mac: MacArray, macs: IntOrColumn, rate: float) -> IntOrColumn:
-    """Cycles of so many products on all of the array, at its rate for their types."""
+    """Return the cycles of so many products on a full array, at its rate for their types."""
     return at_rate(ceil_div(macs, mac.multipliers), rate)
 
 
@@ -251,7 +246,7 @@ def operands_of(mac: MacArray, activation: CodeType, weight: CodeType) -> Operan
 
 
 def matrix_operands(mac: MacArray, a: CodeType, b: CodeType) -> Operands:
-    """Return the rate and the bits of the operands of a product of two activations.
+    """Return rate and bits of the operands of a product of two activations.
 
     b goes through the weight port. With 16 bits it is two planes of 8, at half the rate.
     """
@@ -285,12 +280,11 @@ def operand_reads(
 def window_reads(
     mac: MacArray, reached: IntOrColumn, by_row: IntOrColumn, by_tap: IntOrColumn, kernel_bytes: tuple[IntOrColumn, IntOrColumn]
 ) -> IntOrColumn:
-    """Return the bytes of the input that an operation reads once through the window buffer.
+    """Return the input bytes that an operation reads in one pass through the window buffer.
 
-    `reached`: bytes that windows reach.
-    `by_row`: those again for each row of the kernel.
-    `by_tap`: those again for each tap.
-    `kernel_bytes`: bytes of the rows of a kernel, and of what one row of it reaches.
+    `reached`: bytes that windows reach, each once. `by_row`: each again for each row of the kernel. `by_tap`: each
+    again for each tap. `kernel_bytes`: (bytes of all rows of a kernel, bytes that one row of it reaches), to be held by
+    the buffer.
     """
     size = mac.timing.window_bytes
     rows, row = kernel_bytes

@@ -1,4 +1,4 @@
-"""Compute the cost of strided moves: bytes, and the whole bursts of a memory that they touch."""
+"""Compute the cost of strided moves by DMA: cycles, bytes, and the whole bursts of a memory that they touch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from toolchain.machine.traffic import Demand, Lost, Traffic
 
 
 class TransferSide(NamedTuple):
-    """A source or destination of a move: runs of bytes from an address of a memory, with counts and strides around
+    """The source or destination of a move: runs of `inner_bytes` from an address, with counts and byte strides around
     them.
 
-    `piece_bytes`: size of the pieces that move a run, the same piece of all runs of the innermost count before
-    the next; 0: whole.
+    `space`: number of the memory. `piece_bytes`: runs move in pieces of so many bytes, the same piece of all runs of
+    the innermost count before the next; 0: whole.
     """
 
     space: IntOrColumn
@@ -32,15 +32,16 @@ class TransferSide(NamedTuple):
     piece_bytes: IntOrColumn = 0
 
     def in_pieces(self, size_bytes: IntOrColumn) -> TransferSide:
+        """Return this side moved in pieces of so many bytes."""
         return self._replace(piece_bytes=size_bytes)
 
 
 def move_demand(unit: Unit, chip: Chip, read: TransferSide | None, write: TransferSide | None) -> Demand:
-    """Return the demand of a move: ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these.
+    """Return the demand of a move on a DMA channel. `read` or `write` may be None, not both.
 
-    Each contiguous run, or piece of one, adds `run_cycles`; the side that has more of them counts.
-    Each is charged as the whole bursts it touches.
-    The move takes at least the memory's latency for each `in_flight_bytes` that are read.
+    It takes ceil(bytes / channel rate) cycles; where `runs` is whole_beats, each run counts in whole beats. Each
+    contiguous run, or piece of one, adds `run_cycles`, on the side with more of them. Each is charged as the whole
+    bursts it touches. The move takes at least the latency of what it reads for each `in_flight_bytes`.
     """
     sides = [end for end in (read, write) if end is not None]
     total_bytes = sides[0].inner_bytes
@@ -75,7 +76,7 @@ def move_demand(unit: Unit, chip: Chip, read: TransferSide | None, write: Transf
 
 
 def _runs(end: TransferSide) -> IntOrColumn:
-    """Contiguous runs, or the pieces that they are moved in."""
+    """Return the number of contiguous runs, or of the pieces that they are moved in."""
     if not _in_pieces(end):
         return _contiguous(end.inner_bytes, end.counts, end.strides)
     pieces, rest = (_contiguous(part.inner_bytes, part.counts, part.strides) for part in _pieces(end))
@@ -83,7 +84,7 @@ def _runs(end: TransferSide) -> IntOrColumn:
 
 
 def _contiguous(inner: IntOrColumn, counts: tuple[IntOrColumn, ...], strides: tuple[IntOrColumn, ...]) -> IntOrColumn:
-    """Runs of a strided block; dimensions that continue the run are part of it."""
+    """Return the number of contiguous runs of a strided block; dimensions that continue the run are part of it."""
     if not any(is_column(value) for value in (inner, *counts, *strides)):
         return _contiguous_of_one(inner, counts, strides)
     different, back = distinct_rows(inner, *counts, *strides)
@@ -97,14 +98,14 @@ def _contiguous_of_one(inner: int, counts: tuple[int, ...], strides: tuple[int, 
 
 
 def _count_burst_bytes(end: TransferSide, used: IntOrColumn, memory: Memory) -> IntOrColumn:
-    """Bytes of whole bursts of the memory; 0 where it is not this end's (`used` is 0)."""
+    """Return the bytes of whole bursts of the memory; 0 where `used` is 0, as the side lies elsewhere."""
     if not is_column(used) and not used:
         return 0
     return used * _in_blocks(end, memory.burst_bytes)
 
 
 def _in_blocks(end: TransferSide, burst: int) -> IntOrColumn:
-    """Bytes of the blocks of so many that its runs, or the pieces of them, touch."""
+    """Return the bytes of whole blocks of `burst` bytes that the runs, or the pieces of them, touch."""
     if not _in_pieces(end):
         return burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
     pieces, rest = (burst_bytes(part.address, part.inner_bytes, part.counts, part.strides, burst) for part in _pieces(end))
@@ -116,7 +117,7 @@ def _in_pieces(end: TransferSide) -> bool:
 
 
 def _pieces(end: TransferSide) -> tuple[TransferSide, TransferSide]:
-    """The whole pieces of all runs, and what is left of these behind them."""
+    """Return the whole pieces of all runs, and what is left of the runs after them."""
     piece = end.piece_bytes
     full_pieces, rest = end.inner_bytes // piece, end.inner_bytes % piece
     counts, strides = (*end.counts[:-1], full_pieces, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
@@ -129,10 +130,9 @@ def _pieces(end: TransferSide) -> tuple[TransferSide, TransferSide]:
 def burst_bytes(
     address: IntOrColumn, inner: IntOrColumn, counts: tuple[IntOrColumn, ...], strides: tuple[IntOrColumn, ...], burst: int
 ) -> IntOrColumn:
-    """Bytes of the whole bursts that the contiguous runs of a strided block touch, each run for itself.
+    """Return the bytes of whole bursts that the contiguous runs of a strided block touch, each run by itself.
 
-    Dimensions that continue the run are merged into it first: a dense block is one run. Columns are counted once for each
-    different row: programs have few.
+    Dimensions that continue the run are merged into it first, so a dense block is one run.
     """
     if not is_column(address):
         return _burst_bytes(address, inner, counts, strides, burst)
@@ -153,7 +153,9 @@ def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tup
 
 @lru_cache(maxsize=65536)
 def _bursts(offset: int, run: int, outer: tuple[tuple[int, int], ...], burst: int) -> int:
-    """Blocks of `burst` bytes touched by runs that start at offset + i strides; only offsets modulo `burst` matter."""
+    """Return the number of bursts that runs touch which start at offset + i strides; only offsets modulo `burst`
+    matter.
+    """
     starts = {offset: 1}
     for n, stride in outer:
         starts = _shift_starts(starts, n, stride, burst)
@@ -161,7 +163,7 @@ def _bursts(offset: int, run: int, outer: tuple[tuple[int, int], ...], burst: in
 
 
 def _shift_starts(starts: dict[int, int], n: int, stride: int, burst: int) -> dict[int, int]:
-    """The multiset {(start + i stride) % burst}: the offsets repeat after at most `burst` steps."""
+    """Return how often each offset is (start + i stride) % burst, for i < n."""
     steps: dict[int, int] = {}
     at, i = 0, 0
     while i < n:

@@ -1,4 +1,4 @@
-"""The vector engine: its functions and its cycles."""
+"""Compute the cycles of a vector engine, by the rates of its functions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def vector_demand(
     passes: IntOrColumn = 1,
     roles: Sequence[str] = ("input",),
 ) -> Demand:
-    """Return the demand of a vector operation: startup + ceil(elements / lanes) cycles, the latter for each pass.
+    """Return the demand of a vector operation: startup cycles, and ceil(elements / lanes) cycles for each pass.
 
-    `rate`: as `rate_of` gives it.
-    `passes`: the operation's own, where its function has no more.
-    `roles`: roles of its inputs.
+    `rate`: (lanes, startup, passes) of `rate_of`. `moved`: its traffic. `passes`: those of the operation, if its
+    function has no more. `roles`: roles of its inputs.
     """
     lanes, startup, least_passes = rate
     passes = most(passes, least_passes)
@@ -43,11 +42,10 @@ def vector_demand(
 def rate_of(
     unit: Unit, chip: Chip, names: Sequence[str], kind: IntOrColumn = 0, otherwise: str = "", types: Sequence[IntOrColumn] = ()
 ) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn]:
-    """Return lanes, startup cycles and passes of the function names[kind], or of `otherwise` where the unit lacks
-    it.
+    """Return (lanes, startup cycles, passes) of the function names[kind]; of `otherwise` where the unit lacks it.
 
-    For a column of kinds, the results are columns.
-    `types`: numbers of its operands' types; the one of fewest lanes counts.
+    A function that the machine lacks has one lane; programs with it are refused elsewhere. For a column of kinds the
+    results are columns. `types`: numbers of the operands' types; the type of fewest lanes counts.
     """
     functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
     rates = [*(functions.get(name, functions.get(otherwise, _MISSING)) for name in names), _MISSING]
@@ -64,9 +62,6 @@ def rate_of(
 
 
 def find_function_key(names: Collection[str], chip: Chip) -> str | None:
-    """Return the text of the key because of which programs use an operation with these functions of vector engines.
-
-    Return None where the machine has none of the functions.
-    """
+    """Return a text with the machine file's key by which it has one of these functions; None where it has none."""
     used = sorted({*names} & chip.functions)
     return f"{chip.key('vector')}.functions has {', '.join(used)}" if used else None
