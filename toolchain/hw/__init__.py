@@ -1,4 +1,8 @@
-"""The chip: the typed model of a machine's YAML, its units, and the loader that reports every fault with its line."""
+"""The chip: the typed model of a machine's YAML, the units that follow from it, and the loader.
+
+The loader reports every fault of a file at once, as `file:line: path: reason`. The instruction table, which the file
+names, is read by `toolchain.isa`.
+"""
 
 from __future__ import annotations
 

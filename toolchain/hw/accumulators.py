@@ -1,4 +1,4 @@
-"""Check accumulators that are a memory, and the vector engines that emit from them."""
+"""Check accumulators that are a memory, and the vector engines that emit sums from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARED = ("dram", "sram")
 
 
 def broken_accumulators(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Every rule that is broken, as (path of the value, reason)."""
+    """Yield (path of the key, reason) for each broken rule."""
     arrays = {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)}
     vectors = {name: e for name, e in chip.engines.items() if isinstance(e, Vector)}
     array_by_memory = {

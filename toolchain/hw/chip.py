@@ -1,4 +1,4 @@
-"""The typed chip: what a machine's YAML says, in base units. Loaded by `toolchain.hw.load_chip`.
+"""The typed chip: a machine's YAML in base units, and what follows from it. `toolchain.hw.load_chip` loads it.
 
 Sizes are bytes, times are cycles of the one clock, bandwidths are bytes per cycle.
 """
@@ -29,7 +29,10 @@ class Clock(Section):
 
 
 def table_name_fault(name: str) -> str | None:
-    """Why an instruction table may not be named so: a machine of a stranger reads no files of other people."""
+    """Return why an instruction table may not have this file name, or None.
+
+    A machine's file must not read files outside its folder.
+    """
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts or path.suffix not in (".yaml", ".yml"):
         return f"{name!r} must be a .yaml file in the machine's folder or below it, such as isa/mine.yaml"
@@ -57,14 +60,16 @@ class Energy(Section):
 
 
 class Host(Section):
-    """The price of the host's work: of a tensor's crossing and its bytes, and of products. It changes no program."""
+    """The price of the host's work, for estimates: of a tensor that crosses to or from the chip, its bytes, and
+    products. It changes no program.
+    """
 
     crossing_us: PositiveFloat = 10.0
     gigabytes_per_second: PositiveFloat = 1.0  # of the chip's codes, to the host or from it
     gigamacs_per_second: PositiveFloat = 20.0  # docs/machine.md: onnxruntime on one core of a desktop processor
 
     def price_seconds(self, crossings: int, crossing_bytes: int, macs: float) -> float:
-        """Return the time that the host takes, one thing after the other."""
+        """Return the time that the host takes for all of it, one thing after the other."""
         crossing_seconds = crossings * self.crossing_us / 1e6 + crossing_bytes / (1e9 * self.gigabytes_per_second)
         return crossing_seconds + macs / (1e9 * self.gigamacs_per_second)
 
@@ -91,7 +96,7 @@ class Chip(Section):
     host: Host = Host()
 
     def __copy__(self) -> Self:
-        """Copy the chip without the cached values that follow from fields that the copy may have changed."""
+        """Copy the chip without cached values, which follow from fields that the copy may change."""
         copied = super().__copy__()
         for name in (
             "spaces",
@@ -109,49 +114,55 @@ class Chip(Section):
         return copied
 
     def with_sram(self, size_bytes: int) -> Self:
-        """The same machine with an SRAM of another size."""
+        """Return the same machine with an SRAM of another size."""
         sram = self.memories["sram"].model_copy(update={"size": size_bytes})
         return self.model_copy(update={"memories": {**self.memories, "sram": sram}})
 
     @cached_property
     def numerics(self) -> Numerics:
-        """Return how the machine computes: all that other packages read of `numerics` and of the accumulators' width."""
+        """The arithmetic of the machine, from the keys `numerics` and the accumulators' width. Other packages read only
+        this.
+        """
         return make_numerics(self.numerics_keys, self.array.accumulators.bits, group_form(self.used_arrays))
 
     @property
     def used_arrays(self) -> dict[str, Engine]:
-        """Return the arrays that programs use, by name; all arrays where programs can use none."""
+        """The arrays that programs use, by name; all arrays where programs can use none."""
         units = self.workers("mac_array") or self.of_kind("mac_array")
         return {unit.engine: self.engines[unit.engine] for unit in units}
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
-        """The memories that programs address, in order of their codes: dram 0, sram 1, the others by name. Their rates and
-        latencies are in cycles of the chip's clock."""
+        """The memories that programs address, by their numbers: dram 0, sram 1, the others by name.
+
+        Rates and latencies are in cycles of the chip's clock.
+        """
         memories = {name: memory.in_cycles_of(self.clock.frequency) for name, memory in self.memories.items()}
         return spaces_of(memories, self.engines)
 
     @cached_property
     def banked(self) -> tuple[int, ...]:
-        """Codes of the memories whose words lie in banks."""
+        """The numbers of the memories whose words lie in banks."""
         return tuple(code for code, space in enumerate(self.spaces) if space.memory.bank_bytes is not None)
 
     @property
     def program_space(self) -> int | None:
-        """The code of the memory that the front end reads; None where nothing else reads it."""
+        """The number of the memory that the front end reads; None where it is one that nothing else reads."""
         return None if self.isa.program_memory == "own" else self.space_code(self.isa.program_memory)
 
     def space_code(self, name: str) -> int:
-        """The code of the memory of this name."""
+        """Return the number of the memory of this name. Raise StopIteration where there is none."""
         return next(i for i, space in enumerate(self.spaces) if space.name == name)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Return what runs operations, each an in-order queue: arrays, vector engines, DMA channels, each kind by name."""
+        """The units that run operations, each an in-order queue: arrays, vector engines, DMA channels, each kind by
+        name.
+        """
         return units_of(self.engines, self.spaces)
 
     def of_kind(self, kind: str) -> tuple[Unit, ...]:
-        """Units of one kind of engine; a unit's number is its place here."""
+        """Return the units of one kind of engine; a unit's number is its index here."""
         return self._by_kind[kind]
 
     @cached_property
@@ -159,11 +170,10 @@ class Chip(Section):
         return {kind: tuple(u for u in self.units if u.kind == kind) for kind in KINDS}
 
     def workers(self, kind: str) -> tuple[Unit, ...]:
-        """Return the units of one kind that programs use.
+        """Return the units of one kind that compiled programs use.
 
-        A unit that computes has its feature maps in the sram and its other operands in memories that are filled from
-        dram.
-        A unit that moves data fills such memories.
+        A unit that computes must have feature maps in the sram, and other operands in memories that are filled from
+        dram. A DMA channel must fill such memories.
         """
         return self._workers[kind]
 
@@ -173,7 +183,7 @@ class Chip(Section):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Engines that compiled programs do not use -> why."""
+        """The engines that compiled programs do not use, each with the reason."""
         reasons = {u.engine: self._find_unreached_reason(u) for u in self.units}
         return {engine: reason for engine, reason in reasons.items() if reason is not None}
 
@@ -182,12 +192,17 @@ class Chip(Section):
 
     @cached_property
     def staging(self) -> tuple[int, ...]:
-        """Codes of the memories in which programs have operands: the sram, then others that units read constants from."""
+        """The numbers of the memories that tile buffers may lie in: the sram, and others from which units read
+        operands.
+        """
         computing = (*self.workers("mac_array"), *self.workers("vector"))
         return tuple(sorted({SRAM, *(space for unit in computing for role, space in unit.roles.items() if role != SUMS)}))
 
     def emitter(self, array: Unit) -> Unit | None:
-        """The vector unit that takes the array's sums out of their memory; None where they lie in none. Several take turns."""
+        """Return the vector unit that takes an array's sums out of their memory; arrays use several in turn.
+
+        None: the array keeps its sums to itself, or no unit that programs use can.
+        """
         if array.kind != "mac_array" or SUMS not in array.roles:
             return None
         emitting = (u for u in self.workers("vector") if EMIT in u.vector.functions)
@@ -204,40 +219,42 @@ class Chip(Section):
 
     @property
     def array(self) -> MacArray:
-        """The MAC array of most multipliers that programs use, the first among equal ones."""
+        """The MAC array with most multipliers of those that programs use, the first of equal ones."""
         return max(self.workers("mac_array") or self.of_kind("mac_array"), key=lambda u: u.array.multipliers).array
 
     @property
     def functions(self) -> frozenset[str]:
-        """Return what the vector engines that programs use can do."""
+        """The functions of all vector engines that programs use."""
         return frozenset(f for u in self.workers("vector") for f in u.vector.functions)
 
     @property
     def lanes(self) -> int:
-        """Elements a cycle of the fastest vector function; 1 where there is none."""
+        """The elements a cycle of the fastest vector function; 1 where there is none."""
         rates = [r.lanes for u in self.workers("vector") for r in u.vector.functions.values()]
         return max(rates, default=1)
 
     def key(self, kind: str) -> str:
-        """The keys of the engines of a kind, as faults name them: 'engines.vector', or 'engines.vector, engines.pooler'."""
+        """Return the keys of the engines of a kind, as faults name them: 'engines.vector, engines.pooler'."""
         return ", ".join(f"engines.{n}" for n, e in sorted(self.engines.items()) if e.kind == kind) or f"engines (kind {kind})"
 
     @property
     def macs_per_cycle(self) -> float:
-        """`peak_macs` of all arrays that programs use."""
+        """The peak of all arrays that programs use, by `peak_macs`."""
         return self.peak_macs(self.workers("mac_array"))
 
     def peak_macs(self, arrays: Iterable[Unit]) -> float:
-        """Multiply-accumulates a cycle of these arrays together at best, with this machine's operand types."""
+        """Return the multiply-accumulates a cycle of these arrays together at best, with the machine's first operand
+        types.
+        """
         activation, weight = self.numerics_keys.activation, self.numerics_keys.weight
         return sum(u.array.multipliers * (u.array.rate_of(activation, weight) or 0.0) for u in arrays)
 
     @cached_property
     def channels(self) -> tuple[Unit, ...]:
-        """DMA channels that programs use, the fastest first; the last one stores. As many as leave a semaphore for each ordered
-        pair of engines; one at least for each memory that is filled.
+        """The DMA channels that programs use, the fastest first, but the one that stores last.
 
-        Where counts are small, each pair may need a second semaphore for answers.
+        As many are used as leave a semaphore for each ordered pair of engines, and at least one for each memory that is
+        filled. With small counts, each pair counts twice.
         """
         dma_units = self.workers("dma")
         others = len(self.workers("mac_array")) + (len(self.workers("vector")) if self.functions else 0)
@@ -246,45 +263,47 @@ class Chip(Section):
         return choose_channels(dma_units, self.staging, max(fitting, default=1))
 
     def loaders(self, *spaces: int) -> tuple[Unit, ...]:
-        """The channels in use that bring something from one of these memories to another: not the one that stores, where others
-        do. None where no channel reaches them all."""
+        """Return the channels in use that move between all of these memories; empty where none does.
+
+        The channel that stores is among them only where no other does.
+        """
         capable_units = [u for u in self.channels if u.reach.issuperset(spaces)]
         return tuple(u for u in capable_units if u is not self.channels[-1]) or tuple(capable_units)
 
     @property
     def dma_dimensions(self) -> int:
-        """Strided counts that every channel in use can take."""
+        """The strided counts that every channel in use can take."""
         return min(u.dma.dimensions for u in self.channels)
 
     @cached_property
     def code_types(self) -> tuple[CodeType, ...]:
-        """Types of activations, by the numbers under which operations name them: the first where nothing says otherwise."""
+        """The types of activations, by the numbers that operations name; the first is the default."""
         return tuple(CodeType(name) for name in (self.numerics_keys.activation, *self.numerics_keys.more_activations))
 
     @property
     def operand_types(self) -> tuple[CodeType, ...]:
-        """Return the types of activations that can be multiplied and looked up: all but wide ones."""
+        """The types of activations that can be multiplied and looked up: all but wide ones."""
         return tuple(codes for codes in self.code_types if not codes.is_wide)
 
     @cached_property
     def weight_types(self) -> tuple[CodeType, ...]:
-        """Types of weights, by the numbers under which operations name them: the first where nothing says otherwise."""
+        """The types of weights, by the numbers that operations name; the first is the default."""
         return tuple(CodeType(name) for name in (self.numerics_keys.weight, *self.numerics_keys.more_weights))
 
     @cached_property
     def pairs(self) -> frozenset[tuple[CodeType, CodeType]]:
-        """Activations and weights that arrays take together, of those that programs use."""
+        """The (activation, weight) types that some array in use takes together."""
         arrays = [u.array for u in self.workers("mac_array")]
         type_pairs = product(self.operand_types, self.weight_types)
         return frozenset(pair for pair in type_pairs if any(mac.rate_of(*pair) is not None for mac in arrays))
 
     @property
     def array_types(self) -> tuple[CodeType, ...]:
-        """Return the types of activations that arrays multiply by constant weights."""
+        """The types of activations that arrays multiply by constant weights."""
         return tuple(codes for codes in self.operand_types if any(codes == activation for activation, _ in self.pairs))
 
     def weights_for(self, codes: CodeType) -> tuple[CodeType, ...]:
-        """Types of weights that arrays take with activations of this type, in the order of `weight_types`."""
+        """Return the types of weights that arrays take with activations of this type, in the order of `weight_types`."""
         return tuple(weight for weight in self.weight_types if (codes, weight) in self.pairs)
 
     def type_number(self, dtype: str) -> int:
@@ -296,11 +315,10 @@ class Chip(Section):
 
 
 def choose_channels(channels: Sequence[Unit], filled: Collection[int], most: int) -> tuple[Unit, ...]:
-    """Return the fastest `most` channels, and at least one for each memory that programs fill.
+    """Return the `most` fastest channels, and at least one for each memory that programs fill.
 
-    The fastest is the first; the last one stores, and reaches the sram.
-    `channels`: DMA channels that reach the dram.
-    `filled`: codes of the memories that programs fill.
+    The fastest comes first; the last one stores, and reaches the sram. `channels`: DMA channels that reach the dram.
+    `filled`: numbers of the memories that programs fill.
     """
     fastest_first = sorted(channels, key=lambda u: -u.dma.bytes_per_cycle)
     required_units: list[Unit] = []
@@ -314,7 +332,7 @@ def choose_channels(channels: Sequence[Unit], filled: Collection[int], most: int
 
 
 def chip_schema() -> str:
-    """The schema of `hw_configs/*.yaml`, as the text of `hw_configs/chip.schema.json`."""
+    """Return the JSON schema of `hw_configs/*.yaml`: the text of `hw_configs/chip.schema.json`."""
     return schema_text(Chip, "machine", MACHINE_FORMAT)
 
 

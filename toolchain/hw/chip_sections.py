@@ -1,7 +1,7 @@
-"""Define the sections `layout`, `control`, `sync` and `limits` of a machine's YAML.
+"""The sections `layout`, `control`, `sync` and `limits` of a machine's YAML, as typed models.
 
-They say how codes and constants lie in memory where the default does not hold, and what one instruction may express.
-They also say what a front end does besides reading words in order, and what keeps its queues apart.
+`layout`: how codes and constants lie in memory. `control`: what a front end does besides reading words in order.
+`sync`: semaphores. `limits`: what one instruction may express.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]",
 
 
 class ParameterEntry(Section):
-    """An entry that convolutions read for each output channel.
+    """The requantization entry that convolutions read for each output channel.
 
-    From the least bit of the first byte on it has the bias, two's complement, then the multiplier, unsigned, then
-    the shift.
-    The shift is two's complement where numerics.scale.shift_min is below 0. Bits left of the last byte are 0.
+    From the least bit of the first byte on it has the bias (two's complement), the multiplier (unsigned), and the
+    shift. The shift is two's complement where numerics.scale.shift_min is below 0. Remaining bits are 0.
     """
 
     bias_bits: Annotated[int, Field(ge=8, le=64)] = 64
@@ -41,19 +40,15 @@ class ParameterEntry(Section):
 
     @property
     def alignment_bytes(self) -> int:
-        """Return the alignment of the first of several entries: the largest power of two that divides an entry, up to
-        16.
-        """
+        """The alignment of the first of several entries: the largest power of two that divides an entry, up to 16."""
         return gcd(self.size_bytes, _MOST_ALIGNED)
 
 
 class FeatureMaps(Section):
-    """A layout in which `granule` channels of a pixel lie together.
+    """A layout in which `granule` channels of a pixel lie together (NCHWc, NHCWB16).
 
     `order`: of tensors [n, h, w, c]; surface is [n, c / granule, h, w, granule], line is [n, h, c / granule, w,
-    granule].
-    The last granule is whole, whatever fills it.
-    `ports`: the host's inputs and outputs lie so too, or dense, all channels of a pixel together.
+    granule]. The last granule is always whole. `ports`: the host's inputs and outputs lie so too, or densely.
     """
 
     granule: Literal[4, 8, 16, 32, 64, 128]
@@ -95,7 +90,7 @@ class Indirect(Section):
 
 
 class Control(Section):
-    """A section on what the front end does besides reading words in order."""
+    """The section on the front end: what it does besides reading words in order."""
 
     bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
     host_bases: Annotated[int, Field(ge=0, le=255)] = (
@@ -149,9 +144,8 @@ Decomposed = Literal[
 
 
 class Limits(Section):
-    """A section on what one instruction may express.
-
-    What lies outside is split or rewritten; what cannot be goes to the host.
+    """The section on what one instruction may express. Larger operators are split or rewritten; what cannot be goes to
+    the host.
     """
 
     convolution: ConvolutionLimits = ConvolutionLimits()

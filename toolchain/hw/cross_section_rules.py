@@ -1,4 +1,7 @@
-"""Check the rules between the sections of a chip: each broken rule is a path and a reason."""
+"""Check the rules between the sections of a chip. Each broken rule is (path of the key, reason).
+
+Pydantic has checked each key by itself before.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ ROUNDINGS = {
 
 
 def find_broken_rules(chip: Chip) -> list[Broken]:
-    """Every rule that `chip` breaks, as (path of the value, reason)."""
+    """Return every rule that the chip breaks, as (path of the key, reason); empty where it is sound.
+
+    Some rules are checked only where the rules before them hold.
+    """
     maps = [*_maps(chip), *_units(chip)]
     broken_rules = [*_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
     broken_rules += [*_numerics(chip), *_control(chip), *broken_layout(chip)]
@@ -90,7 +96,7 @@ def _banks(name: str, memory: Memory) -> Iterator[Broken]:
 
 
 def _maps(chip: Chip) -> Iterator[Broken]:
-    """Check that a machine has what it must have, and that names in one map exist in the other."""
+    """Yield faults of the maps of memories and engines: what every machine must have, and names of one in the other."""
     for name in ("dram", "sram"):
         if name not in chip.memories:
             yield ("memories", name), "is missing"
@@ -133,7 +139,7 @@ def _maps(chip: Chip) -> Iterator[Broken]:
 
 
 def _list_engine_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
-    """Every memory that an engine names, and where."""
+    """Yield (path, name) of every memory that an engine names."""
     if isinstance(engine, Dma):
         yield from ((("engines", name, "memories", i), memory) for i, memory in enumerate(engine.memories or ()))
         return
@@ -190,7 +196,7 @@ def _more_than_one(mac: MacArray) -> Iterator[Broken]:
 
 
 def _copies(owner: str | None, chip: Chip) -> int:
-    """Return how many memories one entry of the map is."""
+    """Return how many memories one entry is: one for each unit of its owner."""
     engine = chip.engines.get(owner or "")
     return 1 if engine is None else len(unit_names(owner or "", engine))
 
@@ -281,7 +287,7 @@ def _sync(chip: Chip) -> Iterator[Broken]:
 
 
 def broken_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Every rule that is broken, as (path of the value, reason)."""
+    """Yield (path of the key, reason) for each broken rule about groups of weights."""
     grouped = get_grouped_arrays(chip.engines)
     for name, groups in grouped.items():
         path: KeyPath = ("engines", name, "groups")
@@ -306,7 +312,9 @@ def _alone(groups: WeightGroups, most: int | None) -> Iterator[tuple[KeyPath, st
 
 
 def find_unused_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Yield groups that only arrays have which programs do not use; the chip breaks no other rule."""
+    """Yield a fault where only arrays that programs do not use have the machine's group size. The chip must break no
+    other rule.
+    """
     group_size = chip.numerics_keys.weight_group
     if group_size not in (0, *group_sizes(chip.used_arrays)):
         having = [name for name, groups in get_grouped_arrays(chip.engines).items() if group_size in groups.sizes]
@@ -314,7 +322,7 @@ def find_unused_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
 
 
 def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Every rule that is broken, as (path of the value, reason)."""
+    """Yield (path of the key, reason) for each broken rule about the section layout."""
     entry = chip.layout.parameters
     bits = {name: e.accumulators.bits for name, e in chip.engines.items() if isinstance(e, MacArray)}
     widest = max(bits, key=lambda name: bits[name], default="")
@@ -346,7 +354,9 @@ def _uncut_granules(chip: Chip) -> Iterator[str]:
 
 
 def narrow_scales(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the fields that a chip's scales do not fit; the chip breaks no other rule."""
+    """Yield a fault for each field of the parameter entry that the machine's scales do not fit. The chip must break no
+    other rule.
+    """
     entry, scale = chip.layout.parameters, chip.numerics.scale
     path: KeyPath = ("layout", "parameters")
     if scale.kind != "pow2" and entry.multiplier_bits < scale.word_bits:

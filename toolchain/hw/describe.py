@@ -1,4 +1,4 @@
-"""Describe a chip as text: every key with its value, defaults included, and in what two chips differ."""
+"""Describe a chip as text: every key with its value, defaults included; and in which keys two chips differ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
 
 
 def _match_renamed_engines(a: Chip, b: Chip) -> dict[str, str]:
-    """Return the names in b, by those in a, of engines that have another name and are equal in all else."""
+    """Return the name in b of each engine of a that has another name there and is equal in all else."""
     unmatched = [name for name in b.engines if name not in a.engines]
     twin_by_name: dict[str, str] = {}
     for name in (n for n in a.engines if n not in b.engines):
@@ -71,7 +71,7 @@ def _match_renamed_engines(a: Chip, b: Chip) -> dict[str, str]:
 
 
 def _with_names(chip: Chip, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the whole chip as data, with other names for its engines."""
+    """Return the chip as data, with its engines renamed."""
     data = chip.model_dump(mode="json")
     engines = {names.get(name, name): engine for name, engine in data["engines"].items()}
     memories = {name: {**m, "private_to": names.get(m["private_to"], m["private_to"])} for name, m in data["memories"].items()}

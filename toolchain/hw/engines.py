@@ -1,7 +1,8 @@
-"""Define what computes and moves on a chip and its memories: the sections `memories` and `engines` of a
-machine's YAML.
+"""The sections `memories` and `engines` of a machine's YAML, as typed models: arrays, vector engines, DMA, and their
+memories.
 
-Both are maps of any names. Engines are told apart by `kind`; each says which memories it reaches.
+Both are maps of any names. Engines are told apart by `kind`; each says which memories it reaches. docs/machine.md
+explains each key.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WordBytes = Annotated[
 
 
 class Memory(Section):
-    """One address space. `dram` holds weights, inputs and outputs; `sram` is what the engines compute on."""
+    """One address space. `dram` holds weights, inputs and outputs; engines compute on `sram`."""
 
     size: Bytes
     frequency: Hertz | None = None  # of a clock of its own, of whose cycles its rates and latencies speak; not given: the chip's
@@ -55,11 +56,11 @@ class Memory(Section):
 
     @property
     def size_step_bytes(self) -> int:
-        """The number of bytes of which a size of this memory is a multiple."""
+        """The bytes of which a size of this memory must be a multiple."""
         return lcm(self.alignment_bytes, self.banks * (self.bank_bytes or 1))
 
     def in_cycles_of(self, frequency: float) -> Memory:
-        """The same with rates and latencies of another clock: latencies in whole cycles, rounded up."""
+        """Return the memory with rates and latencies in cycles of another clock; latencies are rounded up."""
         if self.frequency is None or self.frequency == frequency:
             return self
         ratio = self.frequency / frequency
@@ -76,7 +77,7 @@ class Memory(Section):
 
 
 class MacRate(Section):
-    """Operand types the array takes and the share of its peak it reaches with them (1.0, 0.5, ...)."""
+    """Types of operands that the array takes together, and the share of its peak that it reaches with them."""
 
     activation: ActivationName
     weight: WeightName
@@ -96,10 +97,9 @@ class Accumulators(Section):
 
 
 class ArrayMemories(Section):
-    """A choice of the memory that each operand lies in.
+    """The memory that each operand of an array lies in.
 
-    `input`: activations and addends.
-    `parameters`: requantization entries and tables.
+    `input`: activations and addends. `parameters`: requantization entries and tables.
     """
 
     input: Name = "sram"
@@ -112,7 +112,7 @@ GroupSize = Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=G
 
 
 class WeightGroups(Section):
-    """Weights in groups along the reduction, each with a scale and a minimum: `quant.fixed_point.sums.grouped_sums`."""
+    """Groups of weights along the reduction, each with a scale and a minimum: `quant.fixed_point.sums.grouped_sums`."""
 
     sizes: Annotated[tuple[GroupSize, ...], Field(min_length=1, examples=[[32]])]  # weights of a group; an operation names one
     scale_bits: Annotated[int, Field(ge=4, le=16)] = 8
@@ -131,12 +131,12 @@ class WeightGroups(Section):
 
     @property
     def entry_bytes(self) -> int:
-        """Return the bytes that a group has beside its codes."""
+        """The bytes that a group has beside its codes."""
         return self.scale_bytes + self.minimum_bytes
 
 
 def bytes_of(bits: int) -> int:
-    """Whole bytes that hold so many bits."""
+    """Return the whole bytes that hold so many bits."""
     return -(-bits // 8)
 
 
@@ -145,11 +145,10 @@ DepthwiseMode = Literal["diagonal", "column"]
 
 
 class MacArray(Section):
-    """An array of rows x columns processing elements, where each computes a dot product of `depth` pairs a cycle.
+    """An array of rows x columns processing elements, each of which computes a dot product of `depth` pairs a cycle.
 
-    With ws, rows hold reduction elements and columns output channels.
-    With os, rows hold output pixels and columns output channels.
-    With is, rows hold reduction elements and columns output pixels.
+    With ws, rows hold reduction elements and columns output channels. With os, rows hold output pixels and columns
+    output channels. With is, rows hold reduction elements and columns output pixels.
     """
 
     even: ClassVar[bool] = False  # last folds take as many rows and columns as the others: `EvenArray`
@@ -192,7 +191,7 @@ class MacArray(Section):
 
     @cached_property
     def edge_bytes(self) -> tuple[int, int]:
-        """Return the bytes of activations and the bytes of weights that enter in a cycle."""
+        """(bytes of activations, bytes of weights) that enter the array in a cycle."""
         activation = max(CodeType(pair.activation).bits for pair in self.types) // 8
         weight = max(CodeType(pair.weight).bits for pair in self.types) / 8
         across, along = self.columns * self.depth, self.rows * self.depth
@@ -202,7 +201,9 @@ class MacArray(Section):
         return inputs, get_rate(self.timing.weight_edge_bytes, max(1, round(by_weights * weight)))
 
     def rate_of(self, activation: str, weight: str) -> float | None:
-        """The share of its peak with operands of these types; None where it has no such pair."""
+        """Return the share of its peak that the array reaches with operands of these types; None where it does not take
+        them.
+        """
         return next((t.rate for t in self.types if (t.activation, t.weight) == (activation, weight)), None)
 
 
@@ -217,7 +218,7 @@ class EvenArray(MacArray):
 
 
 class FunctionRate(Section):
-    """A rate of one function of a vector engine: startup + passes ceil(elements / lanes) cycles an operation."""
+    """The rate of one function of a vector engine: startup + passes ceil(elements / lanes) cycles an operation."""
 
     lanes: Positive  # elements a cycle
     startup: NonNegative = 4  # cycles
@@ -226,15 +227,14 @@ class FunctionRate(Section):
     type_lanes: Annotated[dict[AnyActivationName, Positive] | None, Field(examples=[{"int16": 8}])] = None
 
     def lanes_of(self, codes: str) -> int:
-        """Elements a cycle where the operands have codes of this type."""
+        """Return the elements a cycle where operands have codes of this type."""
         return (self.type_lanes or {}).get(cast(AnyActivationName, str(codes)), self.lanes)
 
 
 class VectorMemories(Section):
-    """A choice of the memory that each operand lies in.
+    """The memory that each operand of a vector engine lies in.
 
-    `tables`: tables of functions, and parameters of emits.
-    `sums`: an array's accumulators.
+    `tables`: tables of functions, and parameters of emits. `sums`: an array's accumulators.
     """
 
     input: Name = "sram"
@@ -276,17 +276,17 @@ Engine = Annotated[MacArray | Vector | Dma, Field(discriminator="kind")]
 
 
 def get_grouped_arrays(engines: Mapping[str, Engine]) -> dict[str, WeightGroups]:
-    """Arrays that have groups, by name."""
+    """Return the weight groups of the arrays that have them, by name."""
     return {name: e.groups for name, e in engines.items() if isinstance(e, MacArray) and e.groups is not None}
 
 
 def group_sizes(engines: Mapping[str, Engine]) -> tuple[int, ...]:
-    """Return the group sizes that some array has, rising."""
+    """Return the group sizes that some array has, ascending."""
     return tuple(sorted({size for groups in get_grouped_arrays(engines).values() for size in groups.sizes}))
 
 
 def group_form(engines: Mapping[str, Engine]) -> GroupForm | None:
-    """Return what the arrays have of groups; None where none has."""
+    """Return the form of the arrays' weight groups; None where no array has groups."""
     for groups in get_grouped_arrays(engines).values():
         return GroupForm(group_sizes(engines), groups.scale_bits, groups.minimum_bits)
     return None

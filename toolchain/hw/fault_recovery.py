@@ -1,4 +1,8 @@
-"""Sound readings of a description that has faults, so that what else is wrong with it shows at once."""
+"""Find sound values for the faulty keys of a file, so that all of its other faults show at once.
+
+A model can be checked across sections only when each key is sound. Here faulty values are replaced by others, twice and
+differently; a rule that both models break is a fault whatever the author meant.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,9 @@ _VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class RecoveredFault:
-    """A fault of the file.
+    """A fault of the file, at `path`.
 
-    `words`: words that may stand there.
-    `grave`: the fault hides what else is wrong.
-    `around`: what is beside it in its section depends on it.
+    `words`: words that may stand there. `grave`: the fault hides others. `around`: its whole section depends on it.
     """
 
     path: KeyPath
@@ -44,26 +46,27 @@ Judge = Callable[[Any], Model | list[RecoveredFault]]
 
 @dataclass(frozen=True)
 class RecoveredModels(Generic[Model]):
-    """A file's faults, and the models that the file is with sound values in their places.
+    """The faults of a file, and the models that the file gives with sound values in their places.
 
-    `faults`: faults of the file.
-    `models`: two models with sound values, none where such values were not found.
+    `models`: two models, or none where no such values were found.
     """
 
     faults: tuple[RecoveredFault, ...] = ()
     models: tuple[Model, ...] = ()
 
     def certain(self, broken: Callable[[Model], Iterable[Broken]]) -> list[Broken]:
-        """Return the broken rules that do not depend on the values put in: both readings break them."""
+        """Return the rules that both models break, so that they do not depend on the values put in. `broken`: returns a
+        model's broken rules.
+        """
         each = [list(broken(model)) for model in self.models]
         return [fault for fault in (each[0] if each else ()) if all(fault in one for one in each)]
 
 
 def readings(judge: Judge[Model], data: Any) -> RecoveredModels[Model]:
-    """Return two models of the data with sound values in the places of faults, and the faults.
+    """Return the faults of the data, and two models with sound values in their places.
 
-    The data have faults. All of them come back, without models, where more are met than can be mended.
-    `judge`: returns the model that data are, or their faults.
+    The data must have faults. All are returned without models where there are more than 32, or no sound values are
+    found. `judge`: returns the model of data, or its faults.
     """
     first = judge(data)
     if len(_get_faults(first)) > _MOST:
@@ -96,10 +99,9 @@ def _touches(path: KeyPath, places: Iterable[KeyPath]) -> bool:
 
 
 def _mend(judge: Judge[Any], data: Any, faults: Sequence[RecoveredFault], last: bool) -> KeyPath | None:
-    """Replace a value at the first fault, or around it, so that the fault goes.
+    """Replace a value of `data` at the first fault, or around it, so that the fault goes, and return its path.
 
-    Return the path of the replaced value; None where no value takes the fault away.
-    `last`: take the last of equally good values, which is another than the first.
+    None: no value takes the fault away. `last`: take the last of equally good values, so that two runs differ.
     """
     fault, path = faults[0], faults[0].path
     while path:

@@ -1,7 +1,7 @@
-"""Formats of machine files and instruction tables: the number that a file says, and the way from an earlier one.
+"""Formats of machine files and instruction tables: the key `format`, and the rewriting of files in an earlier format.
 
-A file says `format: N`. A file without the key counts as format 1, the oldest. Format 2 of machine files gives each function of a
-vector engine its own rate: `functions: {add: {lanes: 16, startup: 8}}`. Format 1 had `lanes`, `operations` and `startup_cycles`.
+A file without the key counts as format 1, the oldest. Format 2 of machine files gives each function of a vector engine
+its own rate: `functions: {add: {lanes: 16, startup: 8}}`. Format 1 had `lanes`, `operations` and `startup_cycles`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ _FORMAT_1_KEYS = ("lanes", "operations", "startup_cycles")
 
 @dataclass(frozen=True)
 class Upgrade:
-    """A file in the newest format. `changes`: one sentence each; none where the file was of that format already."""
+    """A file in the newest format. `changes`: one sentence for each change; empty where the file was of that format
+    already.
+    """
 
     text: str
     changes: tuple[str, ...]
 
 
 def take_format(source: Source, newest: int) -> tuple[Source, list[str]]:
-    """Return the file without its key `format`, and the faults of that key."""
+    """Return the file without its key `format`, and the faults of that key. `newest`: the newest format that is known."""
     if not is_section(source.data) or _KEY not in source.data:
         return source, []
     data = dict(source.data)
@@ -45,7 +47,7 @@ def take_format(source: Source, newest: int) -> tuple[Source, list[str]]:
 
 
 def upgrade_hint(source: Source) -> list[str]:
-    """Return the sentence that points at `npu-hw upgrade`, where a machine file has keys of an earlier format; else nothing."""
+    """Return a fault that points at `npu-hw upgrade`, where a machine file has keys of format 1; else an empty list."""
     engines = source.data.get("engines") if is_section(source.data) else None
     old = [name for name, engine in (engines if is_section(engines) else {}).items() if _is_vector_of_format_1(engine)]
     if not old:
@@ -55,9 +57,10 @@ def upgrade_hint(source: Source) -> list[str]:
 
 
 def upgrade_text(text: str, label: str) -> Upgrade:
-    """Return a machine file or an instruction table in the newest format. Comments and ends of lines stay.
+    """Return a machine file or an instruction table in the newest format. Comments and line ends stay.
 
-    Raises ConfigError where the text is no YAML mapping, or is of a newer format.
+    Raise ConfigError where the text is no YAML mapping, or is of a newer format. `label`: the file's name, for
+    messages.
     """
     source = read_source(text, label, doubles=True)
     if not is_section(source.data):
@@ -84,7 +87,7 @@ def _is_vector_of_format_1(engine: Any) -> bool:
 
 
 def _pairs(node: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the (key node, value node) of a mapping by key; nothing of another node."""
+    """Return (key node, value node) by key of a YAML mapping; an empty dict for another node."""
     return {str(key.value): (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
@@ -99,7 +102,7 @@ def _vectors_of_format_1(root: Any) -> Iterator[tuple[tuple[str, str], Any]]:
 
 
 def _with_functions(text: str, engine: Any) -> str:
-    """Return the text with `functions` in the place of an engine's keys of format 1."""
+    """Return the text with `functions` in place of an engine's keys of format 1."""
     keys = _pairs(engine)
     startup = keys["startup_cycles"][1].value if "startup_cycles" in keys else _FORMAT_1_STARTUP_CYCLES
     rate = f"{{lanes: {keys['lanes'][1].value}, startup: {startup}}}"
@@ -118,13 +121,15 @@ def _with_functions(text: str, engine: Any) -> str:
 
 
 def _last_line(node: Any) -> int:
-    """Return the last line of a value, from 0. A block list ends with its last item: its own mark is at the next key."""
+    """Return the last line of a value, counted from 0. A block list ends with its last item, since its own mark is at
+    the next key.
+    """
     is_block = isinstance(node, yaml.SequenceNode) and not node.flow_style
     return _last_line(node.value[-1]) if is_block and node.value else node.end_mark.line
 
 
 def _with_format(text: str, root: Any, number: int) -> str:
-    """Return the text that says its format: in the place of the number that is there, else before its first key."""
+    """Return the text with this format number: in place of the old one, or else before the first key."""
     key, value = _pairs(root).get(_KEY, (None, None))
     if key is not None and value is not None:
         return text[: value.start_mark.index] + str(number) + text[value.end_mark.index :]

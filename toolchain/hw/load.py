@@ -1,4 +1,4 @@
-"""Finds, reads and checks machine descriptions."""
+"""Find, read and check machine files: `load_chip` for a sound one, `read_chip_file` for one with its faults."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Changes = Sequence[tuple[KeyPath, Any]]  # of keys of a machine file
 
 @dataclass(frozen=True)
 class ChipFile:
-    """A YAML file as read.
+    """A machine's file as it was read. `chip`: None where there are `faults`, which are texts `file:line: path:
+    reason`.
 
-    `chip`: None when there are `faults`.
-    `sibling`: finds a file named beside this one.
-    `models_with_fixes`: for a file with faults, what it is with other values in their places.
+    `sibling`: returns (label, file) of a name relative to this file, or of a shipped one. `models_with_fixes`: for a
+    file with faults, the models that it gives with sound values in their places.
     """
 
     source: Source
@@ -38,7 +38,7 @@ class ChipFile:
 
 
 def list_shipped_names() -> tuple[str, ...]:
-    """The machines that come with the toolchain, sorted."""
+    """Return the names of the machines that come with the toolchain, sorted."""
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files(SHIPPED).iterdir() if f.name.endswith(".yaml")))
 
 
@@ -48,10 +48,10 @@ def is_shipped(name_or_path: str) -> bool:
 
 
 def load_chip(name_or_path: str, table: str | None = None) -> Chip:
-    """Return the chip of a shipped name or of a YAML file; its ISA file is not read.
+    """Return the chip of a shipped name or of a YAML file. Its instruction table is not read.
 
-    Raise ConfigError with every fault.
-    `table`: the isa.file of a machine without a section isa, which is a fault otherwise.
+    Raise ConfigError with every fault. `table`: the isa.file of a machine without a section isa, which is a fault
+    otherwise.
     """
     chip_file = read_chip_file(name_or_path, table)
     if chip_file.chip is None:
@@ -60,10 +60,10 @@ def load_chip(name_or_path: str, table: str | None = None) -> Chip:
 
 
 def read_chip_file(name_or_path: str, table: str | None = None, changes: Changes = ()) -> ChipFile:
-    """Return one machine as read and checked, with its faults.
+    """Return one machine's file as read and checked, with its faults.
 
-    Raise ConfigError only where there is nothing to check: no file, no YAML, an instruction table. `table`: as in `load_chip`.
-    `changes`: keys with values that stand in the place of the file's.
+    Raise ConfigError only where there is nothing to check: no file, no YAML, or an instruction table. `table`: as in
+    `load_chip`. `changes`: (path of a key, value) in place of the file's values.
     """
     label, file = _locate(name_or_path)
     if not file.is_file() and (hint := _get_shipped_hint(label)):
@@ -91,7 +91,9 @@ def read_chip_file(name_or_path: str, table: str | None = None, changes: Changes
 
 
 def change_keys(data: Any, changes: Changes) -> Any:
-    """Return a copy of nested mappings with other values at some paths; sections that are missing on a path are added."""
+    """Return nested mappings with other values at some paths; `data` is not changed. Missing sections on a path are
+    added.
+    """
     for path, value in changes:
         data = _change_key(data, path, value)
     return data
@@ -105,7 +107,7 @@ def _change_key(data: Any, path: KeyPath, value: Any) -> Any:
 
 
 def _read(source: Source) -> tuple[Chip | None, RecoveredModels[Chip]]:
-    """The chip, or all that is wrong with its file."""
+    """Return (chip, no faults), or (None, all faults of its file)."""
 
     def judged(data: Any) -> Chip | list[RecoveredFault]:
         result = find_faults(Chip, data)
@@ -122,14 +124,16 @@ def _read(source: Source) -> tuple[Chip | None, RecoveredModels[Chip]]:
 
 
 def _inside(folder: Path, relative: str) -> Path | None:
-    """The file of that name in the folder, or None: also where a link leads out of it."""
+    """Return the file of that name in the folder, or None, also where a link leads out of the folder."""
     path = folder / relative
     return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
 
 def machine_files(name_or_path: str) -> tuple[Path, Path | None]:
-    """(the machine's file, its instruction table's: None where the machine is not sound). Raises ConfigError as
-    `read_chip_file`."""
+    """Return the paths of a machine's file and of its instruction table; None for the table where the file has faults.
+
+    Raise ConfigError as `read_chip_file` does.
+    """
     chip_file = read_chip_file(name_or_path)
     table = None if chip_file.chip is None else chip_file.sibling(chip_file.chip.isa.file)[1]
     return Path(str(_locate(name_or_path)[1])), None if table is None else Path(str(table))

@@ -1,4 +1,4 @@
-"""`numerics` of a machine's file, and the description of its arithmetic that follows."""
+"""The section `numerics` of a machine's YAML, and the arithmetic (`Numerics`) that follows from it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ScaleKeys(Section):
 
     @property
     def form(self) -> ScaleForm:
-        """The scales that there are. Raises FixedPointError where the shifts are none that a machine may have."""
+        """The scales that the machine has. Raise FixedPointError where its shifts are not possible."""
         return ScaleForm(self.kind, self.multiplier_bits, self.shift_min, self.shift_max)
 
 
 class TableKeys(Section):
-    """A section on how a non-linear function is computed: 256 entries for 8 bit, 513 interpolated entries for 16
-    bit.
+    """The section on lookup tables for non-linear functions: 256 entries for 8 bits, 513 interpolated entries for 16
+    bits.
     """
 
     entries: Literal[256, 513]
@@ -60,7 +60,9 @@ class NumericsKeys(Section):
 
 
 def make_numerics(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | None = None) -> Numerics:
-    """The arithmetic of a machine with these keys and accumulators; groups: what its arrays have of them."""
+    """Return the arithmetic of a machine with these keys and accumulators. `groups`: form of its weight groups, None:
+    it has none.
+    """
     return Numerics(
         activation=CodeType(keys.activation),
         more_activations=tuple(CodeType(name) for name in keys.more_activations),

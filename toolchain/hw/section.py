@@ -1,4 +1,4 @@
-"""Define the base of every section of a description: frozen, of known keys only, strict.
+"""The base of every section of a machine's YAML: a frozen pydantic model that refuses unknown keys and other types.
 
 Quantities as people write them (`512 KiB`, `500 MHz`) become integers in base units.
 """
@@ -36,10 +36,9 @@ def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: 
 
 
 def _read(value: object, written: bool, units: dict[str, int], example: str) -> int:
-    """Return a quantity in base units.
+    """Return a quantity in base units. Raise ValueError where the value is none.
 
-    Raise ValueError where the value is no quantity.
-    `written`: a person wrote the value, and people forget units.
+    `written`: a person wrote the value, so a small number without a unit is refused.
     """
     unit_list = ", ".join(units)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -75,17 +74,19 @@ def _written(value: int, units: dict[str, int]) -> str:
 
 
 def read_bytes(text: str) -> int:
-    """'512 KiB', '512KiB' or '524288' -> 524288. Raises ValueError."""
+    """Return the bytes of a text such as '512 KiB', '512KiB' or '524288'. Raise ValueError where it is no such
+    quantity.
+    """
     return _read(int(text) if text.isdecimal() else text, True, _BYTES, "512 KiB")
 
 
 def write_bytes(size_bytes: int) -> str:
-    """524288 -> '512 KiB', with the largest binary unit that divides it."""
+    """Return bytes as text with the largest binary unit that divides them: 524288 as '512 KiB'."""
     return _written(size_bytes, {unit: factor for unit, factor in _BYTES.items() if "i" in unit or unit == "B"})
 
 
 def write_hertz(frequency_hz: int) -> str:
-    """500000000 -> '500 MHz'."""
+    """Return a frequency as text with the largest unit that divides it: 500000000 as '500 MHz'."""
     return _written(frequency_hz, _HERTZ)
 
 

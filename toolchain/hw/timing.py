@@ -1,8 +1,7 @@
-"""Define what an array's time depends on beside its size: the section `timing` of an array in a machine's YAML.
+"""The section `timing` of an array in a machine's YAML: what its time depends on beside its size.
 
-Each term is what hardware has, in a unit, with a default that can be built. A value of `unlimited` or 0
-leaves it out.
-The formulas and their sources are in docs/simulator.md.
+Each term is something that hardware has, with a default that can be built. A value of `unlimited` or 0 leaves it out.
+Formulas and their sources are in docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ Size = Annotated[NonNegative, BeforeValidator(_number), PlainSerializer(_word), 
 
 
 def get_rate(rate: int | None, otherwise: int) -> int:
-    """Return the rate that a key gives; where it gives none, the rate that follows from other keys."""
+    """Return `rate`, or `otherwise` where a file gives none."""
     return otherwise if rate is None else rate
 
 
 class OutputPath(Section):
-    """Requantization on the way out: pixel by pixel, `lanes` output channels a cycle."""
+    """The output of an array: requantization pixel by pixel, `lanes` output channels a cycle."""
 
     lanes: Rate | None = None  # not given: `columns`, as they leave the array
     table_lanes: Rate = 1  # channels a cycle where they pass through a table, of which each look-up a cycle takes a port

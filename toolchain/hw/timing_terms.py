@@ -1,6 +1,7 @@
-"""The terms of a machine's time by name: what each leaves out where it is ideal, and which a file leaves at their defaults.
+"""The terms of a machine's timing by name, each of which can be made ideal, and those that a file leaves at their
+defaults.
 
-`npu-sim --without TERM` times a copy of the machine on which that term is ideal, so that no formula knows of it.
+`npu-sim --without TERM` times a copy of the machine on which that term is ideal, so no formula needs to know of it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ _UNNOTICED = 1e-9  # cycles of an instruction word: keys of rates are above 0
 
 
 class Term(NamedTuple):
-    """A term of the timing model.
+    """A term of the timing. `doc`: what is not charged without the term.
 
-    `doc`: what is left out without the term.
-    `ideal`: changes a chip as JSON.
+    `ideal`: makes the term ideal in a chip as JSON data, which it changes.
     """
 
     doc: str
@@ -32,7 +32,7 @@ class Term(NamedTuple):
 
 
 def _of_arrays(*keys: str) -> Callable[[dict[str, Any]], None]:
-    """Return a change that sets these keys of `timing` as where nothing is charged."""
+    """Return a function that makes these keys of `timing` ideal in a chip as data."""
     ideal = IDEAL.model_dump(mode="json")
 
     def change(data: dict[str, Any]) -> None:
@@ -130,7 +130,9 @@ TERMS: Mapping[str, Term] = {
 
 
 def idealize_terms(chip: Chip, terms: Sequence[str]) -> Chip:
-    """A copy with these terms ideal; all else, what it computes among it, is the same. Raises CompileError for unknown ones."""
+    """Return a copy of the chip with these terms ideal; what it computes stays the same. Raise CompileError for an
+    unknown term.
+    """
     for name in terms:
         if name not in TERMS:
             raise CompileError(f"without {name}: no such term{suggest(name, TERMS)}")
@@ -141,7 +143,7 @@ def idealize_terms(chip: Chip, terms: Sequence[str]) -> Chip:
 
 
 def list_defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
-    """(key, value) of each term of time that the machine's file says nothing of."""
+    """Yield (key, value) of each term of time that the machine's file does not give."""
     for name, engine in chip.engines.items():
         path = f"engines.{name}"
         if isinstance(engine, MacArray):

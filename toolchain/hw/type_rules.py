@@ -1,4 +1,6 @@
-"""Check the rules between a machine's code types, what multiplies them and what becomes of them."""
+"""Check the rules between a machine's types of codes, the arrays that multiply them, and the functions that convert
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ Broken = tuple[KeyPath, str]
 
 
 def broken_types(chip: Chip) -> Iterator[Broken]:
+    """Yield (path of the key, reason) for each broken rule."""
     yield from _pairs(chip, {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)})
     yield from _between_types(chip)
     yield from _wide(chip)
@@ -20,13 +23,13 @@ def broken_types(chip: Chip) -> Iterator[Broken]:
 
 
 def pair_of(activation: str, weight: str) -> str:
+    """Return a pair of types as a machine's file writes it."""
     return f"{{activation: {activation}, weight: {weight}}}"
 
 
 def find_unused_types(chip: Chip) -> Iterator[Broken]:
-    """Yield rules that all arrays together keep, but the arrays that programs use break.
-
-    The chip breaks no other rule.
+    """Yield rules that all arrays together keep, but the arrays that programs use break. The chip must break no other
+    rule.
     """
     used = {unit.engine: unit.array for unit in chip.workers("mac_array")}
     if used and len(used) < sum(isinstance(e, MacArray) for e in chip.engines.values()):
@@ -35,7 +38,7 @@ def find_unused_types(chip: Chip) -> Iterator[Broken]:
 
 
 def _pairs(chip: Chip, arrays: Mapping[str, MacArray]) -> Iterator[Broken]:
-    """Types that no array multiplies, and abilities of arrays that have not every pair that the machine has."""
+    """Yield types that no array multiplies, and abilities of arrays that do not take every pair that another takes."""
     all_pairs = product(chip.operand_types, chip.weight_types)
     supported_pairs = [pair for pair in all_pairs if any(mac.rate_of(*pair) is not None for mac in arrays.values())]
     first = chip.code_types[0], chip.weight_types[0]
@@ -64,7 +67,7 @@ def _pairs(chip: Chip, arrays: Mapping[str, MacArray]) -> Iterator[Broken]:
 
 
 def _functions(chip: Chip) -> Iterator[Broken]:
-    """Functions that no program could use."""
+    """Yield functions that no program could use."""
     if not chip.numerics_keys.symmetric_activations or any(codes.bits > 8 for codes in chip.operand_types):
         return
     for name, engine in chip.engines.items():
@@ -76,7 +79,7 @@ def _functions(chip: Chip) -> Iterator[Broken]:
 
 
 def _between_types(chip: Chip) -> Iterator[Broken]:
-    """Codes of few bits become those of many by the quotient of their largest ones, where both have the same range."""
+    """Yield a fault where no scale is large enough to bring codes of few bits to those of many over the same range."""
     scale = chip.numerics_keys.scale
     if not (-31 if scale.kind == "pow2" else 0) <= scale.shift_min <= scale.shift_max:
         return  # said already

@@ -1,4 +1,7 @@
-"""The units and address spaces that follow from a machine's maps of engines and memories: each `count` written out."""
+"""Derive units and address spaces from a machine's maps of engines and memories: each `count` is written out.
+
+A role names a kind of operand: input, weights, parameters, tables, output, sums.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ FEATURE_MAPS = ("input", "output")  # operands that compiled programs have in th
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """An address space: one memory, or the one of a unit where each unit of an engine has its own (`owner`, a unit's name)."""
+    """An address space: a memory, or one unit's copy of it where a memory is private to an engine (`owner`: the unit's
+    name).
+
+    `key`: its key in `memories`.
+    """
 
     name: str
     key: str  # of `memories`
@@ -28,12 +35,10 @@ class Space:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """A unit that runs operations, one after another.
+    """A unit that runs operations, one after another: an array, a vector engine or a DMA channel.
 
-    `number`: among the units of its kind.
-    `queue`: among all units.
-    `roles`: the code of the memory that each kind of operand lies in.
-    `reach`: codes of all memories that the unit touches.
+    `engine`: its key in `engines`. `number`: among the units of its kind. `queue`: among all units. `roles`: number of
+    the memory that each kind of operand lies in; empty for DMA. `reach`: numbers of all memories that it touches.
     """
 
     name: str
@@ -69,7 +74,7 @@ class Unit:
 
 
 def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> tuple[Space, ...]:
-    """dram, sram, then the others by name; a private memory once for each unit of its engine."""
+    """Return dram, sram, then the other memories by name; a private memory once for each unit of its engine."""
     space_list = [Space(name, name, memories[name]) for name in ("dram", "sram")]
     for name, memory in sorted(memories.items()):
         if name in ("dram", "sram"):
@@ -84,6 +89,7 @@ def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> 
 
 
 def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Unit, ...]:
+    """Return all units: arrays, vector engines, DMA channels, each kind by name."""
     unit_list: list[Unit] = []
     for kind in KINDS:
         number = 0
@@ -99,8 +105,10 @@ def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Un
 
 
 def explain_unused_unit(unit: Unit, spaces: Sequence[Space], units: Sequence[Unit]) -> str | None:
-    """Why compiled programs do not use the unit: feature maps that lie elsewhere than they put them, or a memory that nothing
-    fills; or None."""
+    """Return why compiled programs do not use the unit, or None.
+
+    Reasons are feature maps that lie elsewhere than in sram, and a memory that no DMA channel fills from dram.
+    """
     dma_units = [u for u in units if u.kind == "dma" and DRAM in u.reach]
     if unit.kind == "dma":
         filled = {SRAM, *(code for u in units if _maps_in_sram(u) for role, code in u.roles.items() if role != SUMS)}
@@ -120,6 +128,9 @@ def _maps_in_sram(unit: Unit) -> bool:
 
 
 def unit_names(name: str, engine: Engine) -> list[str]:
+    """Return the name of each unit of an engine; a number is added where there are several, and always for DMA
+    channels.
+    """
     if isinstance(engine, Dma):
         return [f"{name}{i}" for i in range(engine.channels)]
     return [_number_name(name, i, engine.count) for i in range(engine.count)]
@@ -137,7 +148,7 @@ def _roles(engine: Engine, unit: str, spaces: Sequence[Space]) -> Iterator[tuple
 
 
 def operand_memories(engine: MacArray | Vector) -> dict[str, str]:
-    """Key of `memories` by the operand that lies there; sums of engines that reach a memory of accumulators among them."""
+    """Return the key of the memory by role. Sums are among them where the engine uses a memory of accumulators."""
     named = engine.memories.model_dump()
     if isinstance(engine, MacArray):
         named[SUMS] = engine.accumulators.memory

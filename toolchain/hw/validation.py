@@ -1,4 +1,4 @@
-"""Checks data against a typed model and words each fault for the person who wrote the file."""
+"""Check data against a typed model, and word each fault for the person who wrote the file."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _NEAR = 0.7  # of the letters of two words, that they share
 
 @dataclass(frozen=True)
 class ModelFault:
-    """A fault that pydantic finds at a place of the file."""
+    """A fault that pydantic finds, with its place in the file."""
 
     path: KeyPath
     error: ErrorDetails
 
     @property
     def is_unknown(self) -> bool:
-        """A key that there is not, which may be meant for another."""
+        """True for an unknown key, which may be a misspelling of another."""
         return self.error["type"] == "extra_forbidden"
 
 
 def find_faults(model: type[Model], data: Any) -> Model | list[ModelFault]:
-    """The model, or all that keeps the data from being one. Raises RecursionError: it nests too deep."""
+    """Return the model of the data, or all faults. Raise RecursionError where the data nest too deep."""
     try:
         # JSON mode: YAML lists stand for tuples, everything else stays strict.
         return model.model_validate_json(json.dumps(data), context=WRITTEN)
@@ -47,7 +47,7 @@ def find_faults(model: type[Model], data: Any) -> Model | list[ModelFault]:
 
 
 def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str]]:
-    """(the model, []) or (None, every fault as `file:line: path: reason`, in the order of the file)."""
+    """Return (the model, []) or (None, faults as `file:line: path: reason` in the order of the file)."""
     try:
         result = find_faults(model, source.data)
     except RecursionError:
@@ -58,6 +58,7 @@ def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str
 
 
 def format_fault(model: type[BaseModel], source: Source, wrong: ModelFault) -> str:
+    """Return a fault as `file:line: path: reason`, in words for the file's author."""
     return _fault(model, source, wrong.error)
 
 
@@ -68,9 +69,9 @@ def words_of(error: ErrorDetails) -> tuple[str, ...]:
 
 
 def in_order(faults: typing.Iterable[str]) -> list[str]:
-    """Sort faults by the lines that they name and drop duplicates.
+    """Return faults sorted by the lines that they name, without duplicates.
 
-    List the known keys only in the first of the faults that lack a key of the same section.
+    The list of known keys is kept in the first of several faults about unknown keys of one section only.
     """
     ordered = sorted(dict.fromkeys(faults), key=_line)
     lines = dict[str, int]()
@@ -83,7 +84,7 @@ def in_order(faults: typing.Iterable[str]) -> list[str]:
 
 
 def suggest(word: str, candidates: typing.Iterable[str]) -> str:
-    """'; did you mean "banks"?', or the list of what is known."""
+    """Return '; did you mean "banks"?' for the nearest candidate, else the list of candidates; "" where there are none."""
     names = sorted(candidates)
     swapped = [name for name in names if sorted(name) == sorted(word)]
     close = swapped or difflib.get_close_matches(word, names, n=1, cutoff=_NEAR) or _near_beginnings(word, names)
@@ -93,7 +94,7 @@ def suggest(word: str, candidates: typing.Iterable[str]) -> str:
 
 
 def _near_beginnings(word: str, names: list[str]) -> list[str]:
-    """The name that begins in such a word, as latency_cycles in latncy, where there is only one."""
+    """Return the name whose beginning is near to the word (latency_cycles for latncy), if only one has that beginning."""
     names_by_beginning = dict[str, list[str]]()
     for name in names:
         names_by_beginning.setdefault(name.partition("_")[0], []).append(name)
@@ -102,7 +103,7 @@ def _near_beginnings(word: str, names: list[str]) -> list[str]:
 
 
 def _follows(error: ErrorDetails) -> bool:
-    """A list counted as too short only because some of its entries are wrong, which have faults of their own."""
+    """Return whether a list is too short only because some entries are wrong, which have faults of their own."""
     return error["type"] == "too_short" and len(error["input"]) >= error.get("ctx", {})["min_length"]
 
 
@@ -160,14 +161,14 @@ def _wrong_kind(source: Source, path: KeyPath, error: ErrorDetails) -> str:
 
 
 def _example(model: type[BaseModel], path: KeyPath) -> str:
-    """' [height, width], for example [3, 3]', as far as the field at `path` says so."""
+    """Return a text such as ' [height, width], for example [3, 3]' for the field at `path`; "" where it has none."""
     notes = [note for owner in _candidates(model, path[:-1]) for note in _notes(owner, path[-1])] if path else []
     description = next((f" {note.description}" for note in notes if note.description), "")
     return next((f"{description}, for example {_inline(note.examples[0])}" for note in notes if note.examples), description)
 
 
 def _notes(owner: Any, part: str | int) -> list[FieldInfo]:
-    """Return what is written about `owner.part` or `owner[part]`: first of the field itself, then of the types it
+    """Return the pydantic fields that describe `owner.part` or `owner[part]`: the field first, then the types that it
     may have.
     """
     if _is_model(owner):
@@ -236,7 +237,7 @@ def _reason(error: ErrorDetails) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return what was written, in a few words."""
+    """Return a short text for a value that was written, for messages."""
     if value is None:
         return "nothing"
     if is_section(value):
@@ -250,7 +251,7 @@ def shown(value: Any) -> str:
 
 
 def _known_keys(model: Any, path: KeyPath, data: Any) -> set[str]:
-    """The keys that the section `data` at `path` may have, following the annotations from `model`."""
+    """Return the keys that the section `data` at `path` may have."""
     kind = data.get("kind") if is_section(data) else None
     section_models = [c for c in _candidates(model, path) if _is_model(c)]
     kind_models = [

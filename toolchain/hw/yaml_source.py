@@ -1,4 +1,4 @@
-"""A YAML file with the line of every key and value, so that a fault can point at what its author wrote."""
+"""Read a YAML file with the line of every key and value, so that faults can point at them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ KeyPath = tuple[str | int, ...]
 
 
 def is_section(data: object) -> TypeGuard[dict[Any, Any]]:
-    """Return whether data read from YAML are a mapping of keys."""
+    """Return whether data that was read from YAML are a mapping of keys."""
     return isinstance(data, dict)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A YAML file with the lines of its keys and values.
+    """A YAML file as plain data, with the lines of its keys and values.
 
-    `label`: the file as faults name it.
-    `lines`: maps a path to the lines (from 1) of its key and of its value.
-    `doubles`: faults of keys that are given twice, of which `data` hold the first.
+    `label`: the file's name in faults. `lines`: path -> (line of its key, line of its value), from 1. `doubles`: faults
+    of keys that are given twice; `data` hold the first of each.
     """
 
     label: str
@@ -39,7 +38,11 @@ class Source:
     doubles: tuple[str, ...] = ()
 
     def fault(self, path: KeyPath, reason: str, at_key: bool = False) -> str:
-        """`file:line: path: reason`. A path that the file does not have is shown at its nearest parent's key."""
+        """Return the text `file:line: path: reason`. For a path that the file lacks, the line is that of its nearest
+        parent's key.
+
+        `at_key`: name the line of the key, not that of the value.
+        """
         located_path = path
         while located_path and located_path not in self.lines:
             located_path = located_path[:-1]
@@ -49,7 +52,7 @@ class Source:
 
 
 def render_path(path: KeyPath) -> str:
-    """('engines', 'mac', 'types', 0) -> 'engines.mac.types[0]'."""
+    """Return a path as text: ('engines', 'mac', 'types', 0) as 'engines.mac.types[0]'; an empty one as 'file'."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -57,7 +60,9 @@ def render_path(path: KeyPath) -> str:
 
 
 def read_yaml(file: Path | Traversable, label: str, *, doubles: bool = False) -> Source:
-    """A file as `read_source` takes its text. Raises ConfigError, also when it cannot be read or is longer than YAML_BYTES."""
+    """Return a file's contents as `read_source` does. Raise ConfigError also where it cannot be read or is longer than
+    YAML_BYTES.
+    """
     try:
         text = read_limited(file, YAML_BYTES).decode() if isinstance(file, Path) else file.read_text(encoding="utf-8")
     except OSError as fault:
@@ -68,8 +73,12 @@ def read_yaml(file: Path | Traversable, label: str, *, doubles: bool = False) ->
 
 
 def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
-    """Parses one YAML document. doubles: whether who asks tells of keys that are given twice. Raises ConfigError on bad syntax,
-    else on those, merge keys, recursion, and where it leaves the bounds of `toolchain.input_limits`."""
+    """Return the data of one YAML document.
+
+    Raise ConfigError for bad syntax, merge keys, recursion, an empty document, and more depth or nodes than
+    `toolchain.input_limits` allows. `doubles`: keys that are given twice are left in `Source.doubles`; else they raise
+    too.
+    """
     try:
         node = _compose_root(text)
     except yaml.MarkedYAMLError as fault:
@@ -89,7 +98,7 @@ def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
 
 
 def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
-    """The line (from 1) to look at, and the parser's complaint in the words of a person who writes a machine."""
+    """Return the line (from 1) to look at, and the parser's complaint in words for the file's author."""
     problem = fault.problem or fault.context or "cannot be parsed"
     mark = fault.problem_mark or fault.context_mark
     line = mark.line + 1 if mark else 1
@@ -117,14 +126,14 @@ def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
 
 
 class _TooMuch(yaml.YAMLError):
-    """A document beyond the bounds."""
+    """An exception for a document that is too deep or too large."""
 
 
 _TOO_MANY_NODES = f"holds more than {YAML_NODES:,} keys and values, each alias counted as what it stands for"
 
 
 class _Bounded(Composer):
-    """Stops where a document is too deep or too large, before all of it is built."""
+    """A composer that stops where a document is too deep or too large, before all of it is built."""
 
     depth = nodes = 0
     peek_event: Callable[[], yaml.Event]  # of the parser that a subclass adds
@@ -143,7 +152,7 @@ class _Bounded(Composer):
 
 
 class _Loader(_Bounded, yaml.SafeLoader):
-    """Parses in Python, with PyYAML's own words for what is no YAML."""
+    """The loader in Python, whose messages are PyYAML's own."""
 
 
 if yaml.__with_libyaml__:
@@ -185,7 +194,7 @@ def compose(text: str, loader_type: Callable[[str], _NodeLoader]) -> yaml.Node |
 
 
 def _compose_root(text: str) -> yaml.Node | None:
-    """The document's root. What libyaml refuses the parser in Python judges, so that a file reads alike everywhere."""
+    """Return the document's root. What libyaml refuses is parsed in Python too, so that a file reads alike everywhere."""
     if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
         try:
             return compose(text, _FastLoader)
@@ -197,7 +206,7 @@ def _compose_root(text: str) -> yaml.Node | None:
 
 
 class _Reader:
-    """Builds plain data from nodes and notes the lines on the way."""
+    """A reader that makes plain data from YAML nodes and notes the lines."""
 
     def __init__(self, label: str):
         self.label = label

@@ -1,4 +1,8 @@
-"""Instruction sets: the machine operations, and the codec that a machine's table gives."""
+"""Instruction sets: a machine's instruction table, and the encoder, decoder, assembler, manual and headers that follow
+from it.
+
+Input are machine operations (`toolchain.machine`) in program order; output is the program's words, and the way back.
+"""
 
 from __future__ import annotations
 

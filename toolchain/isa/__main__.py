@@ -18,7 +18,7 @@ from toolchain.isa.default_table import make_default_table, word_bits_rule
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 2 where there is a fault."""
+    """Run the command and return its exit code: 2 where there is a fault, which is printed."""
     try:
         plain, output = _split_output(arguments)
         if not plain or plain[0].startswith("-"):
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _split_output(arguments: list[str]) -> tuple[list[str], str | None]:
-    """Return the arguments without -o FILE, and that file. Raises ConfigError."""
+    """Return the arguments without -o FILE, and that file or None. Raise ConfigError where -o is misused."""
     if "-o" not in arguments:
         return arguments, None
     at = arguments.index("-o")

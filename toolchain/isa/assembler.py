@@ -1,6 +1,7 @@
-"""Listings to programs, word for word: `toolchain.isa.listing` says how they read.
+"""Encode machine operations as a program's bytes, decode them, and assemble listings.
 
-`encode` and `decode` turn machine operations into the program's bytes and back.
+`encode` and `decode` choose the codec by the kind of table: `isa.descriptors` or `isa.registers`. `assemble` reads the
+text that `isa.listing` writes, and says in each fault which line is wrong.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ _WRITE = re.compile(r"^write\s+([A-Z][A-Z0-9_]*(?:\.[0-9]+)?)\s*=\s*(\S+)$")
 
 @dataclass(frozen=True)
 class AssembledProgram:
-    """A program that was assembled from a listing.
-
-    `layers`: the layer of each operation, -1 where the listing says none.
+    """A program that was assembled from a listing. `layers`: the layer of each operation, -1 where the listing says
+    none.
     """
 
     program: bytes
@@ -38,13 +38,15 @@ class AssembledProgram:
 
 
 def assemble(text: str, isa: Isa) -> bytes:
-    """The program of a listing; assemble(disassemble(p)) == p. Raises ProgramError naming the line."""
+    """Return the program of a listing. assemble(disassemble(p)) == p. Raise ProgramError, which names the line."""
     return assemble_words(text, isa, None).program
 
 
 def assemble_words(text: str, isa: Isa, layers: int | None) -> AssembledProgram:
-    """The program of a listing and what it says of layers, of which there are so many (None: any number). Raises ProgramError
-    naming the line."""
+    """Return the program of a listing with the layers that it names. Raise ProgramError, which names the line.
+
+    `layers`: number of layers that there are; None: any number.
+    """
     all_layers: list[int] = []
     if isinstance(isa.table, DescriptorTable):
         instructions: list[Descriptor] = []
@@ -69,7 +71,7 @@ def assemble_words(text: str, isa: Isa, layers: int | None) -> AssembledProgram:
 
 
 def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int]]:
-    """The statement without its `layer=`, and what that says."""
+    """Return the statement without its `layer=`, and the layers that it names."""
     layer_words = [word for word in statement.split() if word.startswith("layer=")]
     if not layer_words:
         return statement, []
@@ -86,7 +88,7 @@ def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int
 
 
 def _spread(line: int, layers: list[int], operations: int) -> list[int]:
-    """One for each operation of a word: the wait and the signal that it carries count."""
+    """Return a layer for each operation of a word; the wait and the signal that it carries count as operations."""
     if len(layers) == operations:
         return layers
     if len(layers) > 1:
@@ -95,9 +97,11 @@ def _spread(line: int, layers: list[int], operations: int) -> list[int]:
 
 
 def split_listings(text: str) -> list[str]:
-    """The listings of a text that holds several, each from its line `isa NAME` on, with its place in the whole kept.
+    """Return the listings of a text with several, each from its line `isa NAME` on.
 
-    Raises ProgramError where it is too long."""
+    Empty lines stand for all text before, so that faults name lines of the whole. Raise ProgramError for a text of too
+    many lines.
+    """
     count = text.count("\n")
     if count > LISTING_LINES:
         raise ProgramError(f"listing: has {count:,} lines, {LISTING_LINES:,} are the most")
@@ -108,7 +112,7 @@ def split_listings(text: str) -> list[str]:
 
 
 def _write_targets(isa: Isa) -> dict[str, tuple[int, RegisterPart]]:
-    """Return the write word of value 0 and the register's part, by the name a listing uses."""
+    """Return (write word of value 0, part of a register) by the name that listings use."""
     table = register_table(isa)
     parts = registers.all_parts(isa).values()
     addresses = np.array([part.address for part in parts], np.uint64)
@@ -120,7 +124,9 @@ def _write_targets(isa: Isa) -> dict[str, tuple[int, RegisterPart]]:
 
 
 def _statements(text: str, isa: Isa) -> Iterator[tuple[int, str]]:
-    """(line number, statement) with comments and labels off and continued lines joined."""
+    """Yield (line number, statement) without comments and labels, continued lines joined. Raise ProgramError for
+    another first line.
+    """
     pending: tuple[int, str] | None = None
     named = False
     for number, raw in enumerate(text.splitlines(), 1):
@@ -245,9 +251,10 @@ def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots:
 
 @dataclass(frozen=True)
 class Decoded:
-    """`words[i]` instruction words are read before ops[i] can start: its register writes and itself.
+    """The operations of a decoded program.
 
-    0 for an operation that another's descriptor carries.
+    `words[i]`: instruction words that are read before ops[i] can start: its register writes and its own word. It is 0
+    for a signal or a carried operation in another's descriptor: that word counts once, for the first operation in it.
     """
 
     ops: tuple[MachineOp, ...]
@@ -255,14 +262,20 @@ class Decoded:
 
 
 def encode(ops: Sequence[MachineOp], isa: Isa) -> bytes:
-    """The program of `ops`. Raises CompileError naming operation, field, value and limit when a value does not fit."""
+    """Return the program of operations, which are in program order.
+
+    Raise CompileError, which names operation, field, value and limit, for a value that does not fit or an operation
+    that the table lacks.
+    """
     if isinstance(isa.table, DescriptorTable):
         return descriptors.pack(descriptors.fold(ops, isa), isa)
     return registers.pack(ops, isa)
 
 
 def decode(program: bytes, isa: Isa) -> Decoded:
-    """The operations of a program; decode(encode(ops)).ops == ops. Raises ProgramError for anything it does not accept."""
+    """Return the operations of a program. decode(encode(ops)).ops == ops. Raise ProgramError for whatever the machine
+    does not accept.
+    """
     if not isinstance(isa.table, DescriptorTable):
         ops, words = registers.unpack(program, isa)
         return Decoded(tuple(ops), tuple(words))

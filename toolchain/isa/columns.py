@@ -1,4 +1,8 @@
-"""Operations as columns of integers, and columns as bits: the fast half of the codec."""
+"""Move parameters of many operations between columns of integers and bits of words, with numpy: the fast part of both
+codecs.
+
+A word is uint64[limbs], the least significant limb first.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ LIMB_BITS = 64
 
 
 def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan) -> dict[str, Column]:
-    """int64[n] of each parameter of ops[indices], every value checked against its slot or fixed value.
+    """Return int64[n] of each parameter of ops[indices], which are of one class, every value checked against its field.
 
-    Raises CompileError naming operation, field, value and limit.
+    Raise CompileError, which names operation, field, value and limit.
     """
     names = plan.operation.parameters()
     if not names:
@@ -75,12 +79,15 @@ def _refuse_odd(rows: Iterable[Any], names: tuple[str, ...], indices: Sequence[i
 
 
 def put(words: Words, slot: BitField, column: Column) -> None:
-    """Sets the slot's bits of words: uint64[n, limbs] to the column's values, which fit."""
+    """Set the field's bits in words, uint64[n, limbs], to the values of the column. They must fit, and the bits must be
+    0 before.
+    """
     stored = (((column - slot.bias) // slot.step).astype(np.uint64)) & np.uint64(slot.mask)
     put_bits(words, slot.low, slot.width, stored)
 
 
 def put_bits(words: Words, low: int, width: int, stored: Words) -> None:
+    """Set `width` bits from bit `low` on in words, uint64[n, limbs], to uint64[n]. The bits must be 0 before."""
     limb, offset = divmod(low, LIMB_BITS)
     words[:, limb] |= stored << np.uint64(offset)
     if offset + width > LIMB_BITS:
@@ -88,7 +95,7 @@ def put_bits(words: Words, low: int, width: int, stored: Words) -> None:
 
 
 def get_bits(words: Words, low: int, width: int) -> Words:
-    """uint64[n], the bits of words: uint64[n, limbs]."""
+    """Return `width` bits from bit `low` on of words, uint64[n, limbs], as uint64[n]."""
     limb, offset = divmod(low, LIMB_BITS)
     stored = words[:, limb] >> np.uint64(offset)
     if offset + width > LIMB_BITS:
@@ -97,19 +104,17 @@ def get_bits(words: Words, low: int, width: int) -> Words:
 
 
 def limbs_of(bits: int) -> int:
+    """Return the number of 64-bit limbs that hold so many bits."""
     return -(-bits // LIMB_BITS)
 
 
 def words_to_bytes(words: Words, word_bytes: int) -> bytes:
-    """Return n words of `word_bytes` each, the least significant byte first.
-
-    `words`: uint64[n, limbs].
-    """
+    """Return the bytes of n words, uint64[n, limbs], `word_bytes` each, the least significant byte first."""
     return words.astype("<u8").view(np.uint8).reshape(len(words), 8 * words.shape[1])[:, :word_bytes].tobytes()
 
 
 def words_from_bytes(data: bytes, word_bytes: int) -> Words:
-    """The inverse: uint64[n, limbs]. data: whole words."""
+    """Return whole words as uint64[n, limbs]: the inverse of `words_to_bytes`."""
     limbs = limbs_of(8 * word_bytes)
     padded = np.zeros((len(data) // word_bytes, 8 * limbs), np.uint8)
     padded[:, :word_bytes] = np.frombuffer(data, np.uint8).reshape(-1, word_bytes)
@@ -117,7 +122,7 @@ def words_from_bytes(data: bytes, word_bytes: int) -> Words:
 
 
 def any_set(words: Words, low: int, high: int) -> NDArray[np.bool_]:
-    """bool[n]: words that have any of the bits low..high set."""
+    """Return bool[n]: whether a word has any of bits low..high set."""
     is_set = np.zeros(len(words), bool)
     for at in range(low, high + 1, LIMB_BITS):
         is_set |= get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
@@ -125,7 +130,7 @@ def any_set(words: Words, low: int, high: int) -> NDArray[np.bool_]:
 
 
 def get(words: Words, slot: BitField) -> Column:
-    """int64[n], the slot's values."""
+    """Return the field's values in words, uint64[n, limbs], as int64[n]."""
     stored = get_bits(words, slot.low, slot.width).astype(np.int64)
     if slot.signed:
         stored = np.where(stored >> (slot.width - 1), stored - (1 << slot.width), stored)
@@ -133,7 +138,10 @@ def get(words: Words, slot: BitField) -> Column:
 
 
 def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: Sequence[int]) -> list[MachineOp]:
-    """`count` operations from their columns; `places` are word indices for messages. ProgramError for a kind that is none."""
+    """Return `count` operations from their columns.
+
+    `places`: word indices for messages. Raise ProgramError for a number that an enumeration lacks.
+    """
     operation = plan.operation
     names = operation.parameters()
     if not names:

@@ -1,4 +1,4 @@
-"""A machine's instruction set as named numbers, which its C header (`c_header`) and its SystemVerilog package both say."""
+"""List a machine's instruction set as named numbers, for its C header and its SystemVerilog package."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from toolchain.machine.parameters.spaces import Space
 
 
 class Constant(NamedTuple):
-    """A constant of a machine.
+    """A named number of a machine. `name`: in capitals, without the machine's name. `group`: heading under which it
+    stands.
 
-    `name`: in capitals, without the machine's name.
-    `value`: several values are a list.
-    `group`: constants of one group stand together.
+    `value`: a tuple is a list of numbers.
     """
 
     group: str
@@ -27,12 +26,14 @@ class Constant(NamedTuple):
 
 
 def identifier(machine: Machine) -> str:
-    """The machine's name, as languages take it."""
+    """Return the machine's name as an identifier of C and SystemVerilog."""
     return machine.chip.name.replace("-", "_")
 
 
 def constants(machine: Machine) -> Iterator[Constant]:
-    """Every one once: widths, codes, forms of words, registers, and of each operation its opcode, fields and registers."""
+    """Yield each constant once: widths, codes, forms of words, registers, and each operation's opcode, fields and
+    registers.
+    """
     chip, table = machine.chip, machine.isa.table
     yield from _widths(machine)
     yield from _codes(chip)
@@ -134,8 +135,11 @@ def _bits(group: str, stem: str, bits: Bits) -> Iterator[Constant]:
 
 
 def c_header(machine: Machine) -> str:
-    """C99: every constant as a macro that begins with the machine's name. A field's value is stored * STEP + BIAS, stored taken
-    as two's complement where SIGNED is 1; lists are initializers of arrays."""
+    """Return a C99 header with every constant as a macro that begins with the machine's name.
+
+    A field's value is stored * STEP + BIAS, where stored is two's complement if SIGNED is 1. Lists are initializers of
+    arrays.
+    """
     prefix = identifier(machine).upper()
     guard = f"{prefix}_H"
     lines = [

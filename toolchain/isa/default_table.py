@@ -1,6 +1,7 @@
-"""A first instruction table for a machine that has none: every operation it needs, every field as wide as it needs, nothing more.
+"""Make a first instruction table for a machine that has none: every operation that it needs, every field as narrow as
+it can be.
 
-It is a file to go on from: move the bits to where the machine has them, and let `npu-hw check` watch.
+The text is YAML, as a file to go on from: move the bits to where the machine has them, and let `npu-hw check` watch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _IN_START_WORD = ("kind", "accumulate", "emit", "use_table", "use_add", "engine"
 
 @dataclass(frozen=True)
 class _Field:
-    """value = stored * step + bias, stored in `width` bits."""
+    """A field that is `width` bits wide: value = stored * step + bias."""
 
     width: int
     signed: bool
@@ -36,6 +37,7 @@ class _Field:
     step: int
 
     def text(self, low: int) -> str:
+        """Return the field as YAML, from bit `low` on."""
         parts = [f"bits: [{low + self.width - 1}, {low}]"]
         parts += ["signed: true"] if self.signed else []
         parts += [f"bias: {self.bias}"] if self.bias else []
@@ -44,10 +46,11 @@ class _Field:
 
 
 def make_default_table(chip: Chip, kind: str = "descriptors", word_bits: int | None = None) -> str:
-    """Return the YAML of an instruction table that `chip` accepts.
+    """Return the YAML of an instruction table that holds all of the chip's programs.
 
-    Raise ConfigError where no word has `word_bits`, they are too few, or there is no such `kind`.
-    `word_bits`: 32 for registers where not given; a descriptor is at least as wide as its widest operation.
+    `kind`: descriptors or registers. `word_bits`: bits of a word. None: 32 for registers, as many as the widest
+    operation needs for descriptors. Raise ConfigError where there is no such kind, no word of `word_bits`, or they are
+    too few.
     """
     rule = word_bits_rule(kind)
     if word_bits is not None and word_bits not in WORD_BITS[kind]:
@@ -60,10 +63,7 @@ def make_default_table(chip: Chip, kind: str = "descriptors", word_bits: int | N
 
 
 def word_bits_rule(kind: str) -> str:
-    """Return what a number of bits must be, as a fault says it.
-
-    Raise ConfigError where there is no such kind.
-    """
+    """Return the rule for numbers of bits of a word, as faults say it. Raise ConfigError where there is no such kind."""
     if kind not in WORD_BITS:
         raise ConfigError([f"no kind of instruction table {kind!r}; there are descriptors and registers"])
     allowed = WORD_BITS[kind]
@@ -71,7 +71,7 @@ def word_bits_rule(kind: str) -> str:
 
 
 def _needs(operation: str, chip: Chip) -> dict[str, Need]:
-    """Return what each parameter needs; a choice that the chip does not have needs no place."""
+    """Return the values of each parameter. Parameters that may be left out, and have no other value here, are missing."""
     need_by_parameter = {
         p: (OPERATIONS[operation].need(p, chip), parameter_info)
         for p, parameter_info in OPERATIONS[operation].get_descriptions().items()
@@ -84,7 +84,7 @@ def _needs(operation: str, chip: Chip) -> dict[str, Need]:
 
 
 def _field(needs: Sequence[Need]) -> _Field:
-    """The narrowest field for all of them."""
+    """Return the narrowest field that holds all of these values."""
     low, high = min(w.low for w in needs), max(w.high for w in needs)
     step = min(gcd(*(w.step for w in needs), *(w.low for w in needs)), 1 << 12)
     bias = low if low > 0 else 0
@@ -94,7 +94,7 @@ def _field(needs: Sequence[Need]) -> _Field:
 
 
 def _split(needs: dict[str, Need]) -> tuple[dict[str, int], list[str]]:
-    """(parameters of one value, the others)."""
+    """Return (parameters with only one value, names of the others)."""
     fixed = {p: n.low for p, n in needs.items() if n.low == n.high}
     return fixed, [p for p in needs if p not in fixed]
 
@@ -139,7 +139,9 @@ def _descriptors(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[st
 
 
 def _registers(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str, int], word_bits: int) -> str:
-    """One register for each parameter, shared by all operations that have it; what is small lies in the start word."""
+    """Return a table with one register for each parameter, shared by all operations that have it; small ones lie in the
+    start word.
+    """
     shared: dict[str, list[Need]] = {}
     for parameter_needs in needs.values():
         for parameter in _split(parameter_needs)[1]:
@@ -177,7 +179,7 @@ def _in_start_word(parameter: str) -> bool:
 
 
 def _value_bits(fields: dict[str, _Field], word_bits: int, chip: Chip) -> int:
-    """Bits of a register's value: all that the addresses of the registers leave."""
+    """Return the bits of a register's value in a write word: all that the registers' addresses leave."""
     for address_bits in range(1, word_bits - 2):
         value_bits = min(WIDEST_VALUE, word_bits - 1 - address_bits)
         words = [-(-field.width // value_bits) for field in fields.values()]

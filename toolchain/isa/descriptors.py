@@ -1,4 +1,7 @@
-"""Codec of `descriptors` machines: one wide word an operation; a word may carry a wait before and a signal after itself."""
+"""Encode and decode programs of `descriptors` machines: one wide word for each operation.
+
+A word may carry a wait before its operation and a signal after it, both in the operation's own queue.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,14 @@ from toolchain.machine import MachineOp, Signal, Wait
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One word: an operation and the semaphores it waits for first and signals last (None: neither)."""
+    """One word: an operation with the semaphores that it waits for first and signals last. None: it carries neither."""
 
     op: MachineOp
     wait: int | None = None
     signal: int | None = None
 
     def unfold(self, isa: Isa) -> tuple[MachineOp, ...]:
+        """Return the operations of the word: the wait, the operation, the signal, as far as it carries them."""
         engine = isa.queue_of(self.op)
         if engine is None:
             return (self.op,)
@@ -44,7 +48,9 @@ class Descriptor:
 
 
 def fold(ops: Sequence[MachineOp], isa: Isa) -> list[Descriptor]:
-    """A wait just before an operation and a signal just after it, on its engine, go into its own descriptor."""
+    """Return the operations as descriptors. Waits just before an operation and signals just after it, in its queue,
+    become part of it.
+    """
     table = isa.table
     assert isinstance(table, DescriptorTable)
     if table.sync is None:
@@ -69,7 +75,7 @@ def _hosts(isa: Isa, op: MachineOp, sync: Wait | Signal, bits: Bits) -> bool:
 
 
 def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
-    """The bytes of descriptors. Raises CompileError for an operation or value that the table lacks."""
+    """Return the bytes of descriptors. Raise CompileError for an operation or value that the table lacks."""
     table = isa.table
     assert isinstance(table, DescriptorTable)
     words = np.zeros((len(descriptors), limbs_of(table.word_bits)), np.uint64)
@@ -95,7 +101,7 @@ def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
 
 
 def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
-    """The descriptors of bytes. Raises ProgramError for a word that no operation has."""
+    """Return the descriptors of a program's bytes. Raise ProgramError for a word that the table does not allow."""
     table = isa.table
     assert isinstance(table, DescriptorTable)
     if len(program) % isa.word_bytes:

@@ -1,4 +1,6 @@
-"""The instruction table compiled for speed: where each parameter of each operation lies, and what it can hold."""
+"""Prepare an instruction table for the codecs: where each parameter of each operation lies, and which values it can
+hold.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ WIDEST_VALUE = 64  # of a register, in one write word
 
 @dataclass(frozen=True)
 class BitField:
-    """Bits low .. low + width - 1 of the instruction word or of `register`; value = stored * step + bias."""
+    """A field: bits low .. low + width - 1 of the instruction word or, if it is given, of `register`.
+
+    value = stored * step + bias; stored is two's complement if `signed`.
+    """
 
     name: str
     low: int
@@ -40,27 +45,33 @@ class BitField:
         return (1 << self.width) - 1
 
     def holds(self, value: int) -> bool:
+        """Return whether the field can represent the value."""
         return self.lowest <= value <= self.highest and (value - self.bias) % self.step == 0
 
     def get_stored_bits(self, value: int) -> int:
-        """The bits of `value`, which the slot holds."""
+        """Return the bits that represent `value`, which the field must hold."""
         return ((value - self.bias) // self.step) & self.mask
 
     def value(self, stored: int) -> int:
-        """The value of bits; inverse of `stored`."""
+        """Return the value of stored bits: the inverse of `get_stored_bits`."""
         if self.signed and stored >> (self.width - 1):
             stored -= 1 << self.width
         return stored * self.step + self.bias
 
 
 def slot(name: str, field: FieldBits, register: str | None = None) -> BitField:
+    """Return the field of a table's entry; `register`: the register that it lies in, None: the instruction word."""
     high, low = field.bits
     return BitField(name, low, high - low + 1, field.signed, field.bias, field.step, register)
 
 
 @dataclass(frozen=True)
 class OperationPlan:
-    """`slots` in the order of the operation's parameters; `registers` it uses, in address order."""
+    """The encoding of one operation.
+
+    `slots`: fields of its parameters, in the order of the parameters. `fixed`: (parameter, value) without bits.
+    `constants`: (register field, value) that must be set. `registers`: those it uses, by ascending address.
+    """
 
     operation: type[MachineOp]
     opcode: int
@@ -71,15 +82,16 @@ class OperationPlan:
 
     @cached_property
     def slot_of(self) -> dict[str, BitField]:
+        """The field of each parameter that has one."""
         return {slot.name: slot for slot in self.slots}
 
 
 @dataclass(frozen=True)
 class Isa:
-    """An instruction set: `table` is the file, the rest follows from it.
+    """An instruction set: `table` is the file, all else follows from it.
 
-    `chip`: the chip whose programs these are; None is any chip.
-    Without a chip no operation can carry a wait or a signal, for which its queue must be known.
+    `chip`: the chip whose programs these are. None: any chip; then no operation can carry a wait or a signal, since its
+    queue is unknown.
     """
 
     table: Table
@@ -102,17 +114,18 @@ class Isa:
         return operation in self.table.operations
 
     def queue_of(self, op: MachineOp) -> int | None:
-        """The queue that runs it, None where none does."""
+        """Return the index of the queue that runs an operation; None where none does, or without a chip."""
         return None if self.chip is None else op.queue(self.chip)
 
     @cached_property
     def plans(self) -> dict[str, OperationPlan]:
-        """Return the plans by operation name, in the order of `OPERATIONS`."""
+        """The encoding of each operation in the table, by name, in the order of `OPERATIONS`."""
         rows = self.table.operations
         return {name: _plan(name, rows[name], self.table) for name in OPERATIONS if name in rows}
 
     @cached_property
     def by_opcode(self) -> dict[int, OperationPlan]:
+        """The encoding of each operation, by opcode."""
         return {plan.opcode: plan for plan in self.plans.values()}
 
 
@@ -139,13 +152,13 @@ def _plan(name: str, row: Row, table: Table) -> OperationPlan:
 
 
 def register_slot(table: RegisterTable, target: str, name: str | None = None) -> BitField:
-    """The slot of 'REGISTER.field'."""
+    """Return the field 'REGISTER.field' of a table. `name`: how to call it; None: by that text."""
     register, _, field = target.partition(".")
     return slot(name or target, table.registers[register].fields[field], register)
 
 
 def indices_by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:
-    """Operation -> where it stands in `ops`: what is encoded in one go."""
+    """Return the indices of the operations of each name."""
     groups: dict[str, list[int]] = {}
     for i, op in enumerate(ops):
         groups.setdefault(op.NAME, []).append(i)

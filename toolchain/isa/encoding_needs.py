@@ -1,4 +1,4 @@
-"""Compute the values that a chip's programs use in each parameter: an instruction table must hold them all."""
+"""Check an instruction table against a chip: its fields must hold every value that the chip's programs use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _FEW = 3  # so many fields that one key outgrows are reported one by one
 
 
 def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
-    """Operations that the chip needs and the table lacks, and fields too small for the chip."""
+    """Return (path, reason) for each operation that the chip needs and the table lacks, and for each field that is too
+    small.
+
+    Several fields that one key of the chip outgrows are one fault. It is empty where the table suits the chip.
+    """
     gaps = list(_missing_operations(chip, isa))
     short: dict[str, list[_Short]] = {}
     advised = bool(gaps)
@@ -42,7 +46,7 @@ def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
 
 
 def unknown_functions(chip: Chip) -> list[tuple[KeyPath, str]]:
-    """Functions of vector engines that no machine operation does."""
+    """Return (path, reason) for each function of a vector engine that no machine operation does."""
     return [
         (("engines", unit.engine, "functions", name), f"no such function{suggest(name, FUNCTIONS)}")
         for unit in chip.of_kind("vector")
@@ -64,7 +68,7 @@ class _Short:
 
 
 def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
-    """One fault for many fields that one key of the chip outgrows, at the place of the first."""
+    """Return one fault for many fields that one key of the chip outgrows, at the path of the first."""
     operations = dict.fromkeys(f.operation for f in fields)
     names = "; ".join(f"{o}: {' '.join(f.parameter for f in fields if f.operation == o)}" for o in operations)
     holds, uses = fields[0].holds, max(f.uses for f in fields)
@@ -109,13 +113,15 @@ def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
 
 
 def list_needed_operations(chip: Chip) -> dict[str, str]:
-    """The operations that the chip's programs use, in the order of `OPERATIONS`, and the key that says so."""
+    """Return the operations that the chip's programs use, in the order of `OPERATIONS`, each with the key because of
+    which they do.
+    """
     reasons = ((name, operation.find_required_key(chip)) for name, operation in OPERATIONS.items())
     return {name: reason for name, reason in reasons if reason is not None}
 
 
 def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
-    """The first one found says what to do."""
+    """Yield a fault for each operation that is missing; the first also says what to do."""
     way_out = f"; give it a row, or {_FIRST_TABLE} (docs/instructions.md)"
     for name, reason in list_needed_operations(chip).items():
         if not isa.supports(name):

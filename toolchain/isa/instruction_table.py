@@ -1,7 +1,8 @@
-"""The typed instruction table: what a file of `hw_configs/isa/` says. Bits are `[high, low]`, both inclusive, 0 the least.
+"""The typed instruction table: the keys of a file in `hw_configs/isa/`. Bits are `[high, low]`, both inclusive, 0 the
+least.
 
-Two kinds. `registers`: words of one size; a write word sets one register, a start word starts an operation with the values the
-registers hold then. `descriptors`: one wide word holds a whole operation.
+There are two kinds. `registers`: a write word sets one register, a start word starts an operation with the values that
+the registers hold then. `descriptors`: one wide word holds a whole operation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def width_of(bits: Bits) -> int:
 
 
 class FieldBits(Section):
-    """value = stored * step + bias; stored is two's complement when signed."""
+    """The bits of a field: value = stored * step + bias; stored is two's complement when signed."""
 
     bits: Bits
     signed: bool = False
@@ -61,7 +62,9 @@ class StartWord(Section):
 
 
 class Register(Section):
-    """`words` values of the write word's size, the lowest first at `address`, the next at `address` + 1, ..."""
+    """A register of `words` addresses, each as wide as a write word's value: the lowest bits at `address`, the next at
+    `address` + 1.
+    """
 
     address: NonNegative
     words: Annotated[int, Field(ge=1, le=4)] = 1
@@ -70,9 +73,10 @@ class Register(Section):
 
 
 class RegisterRow(Section):
-    """One operation: `fields` lie in the start word, `bind` names REGISTER.field of the rest.
+    """One operation: `fields` lie in the start word, `bind` names REGISTER.field for the other parameters.
 
-    `constants` are register fields this operation needs at one value; `fixed` parameters have one value on this machine.
+    `constants` are register fields that this operation needs at one value; `fixed` are parameters with one value on
+    this machine.
     """
 
     opcode: NonNegative
@@ -84,7 +88,7 @@ class RegisterRow(Section):
 
 
 class DescriptorRow(Section):
-    """One operation: `fields` of the descriptor; `fixed` are parameters of which the machine knows one value."""
+    """One operation: `fields` lie in the descriptor; `fixed` are parameters with one value on this machine."""
 
     opcode: NonNegative
     fields: dict[Name, FieldBits] = Field(default_factory=dict)
@@ -93,7 +97,7 @@ class DescriptorRow(Section):
 
 
 class SyncFields(Section):
-    """A descriptor's own wait (before it, on its engine) and signal (after it)."""
+    """The bits of a descriptor's own wait (before its operation) and signal (after it), both on its engine."""
 
     wait: Bits
     wait_semaphore: Bits

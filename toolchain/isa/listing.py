@@ -1,4 +1,4 @@
-"""Write programs as text, word for word; `toolchain.isa.assembler` reads it back.
+"""Write programs as listings: text, word for word, which `toolchain.isa.assembler` reads back.
 
 On registers:
 
@@ -13,13 +13,12 @@ On descriptors:
     00000: convolution wait=3 signal=4 layer=5  ; op 0-2 conv_7
            input_address=4608 input_row_stride=64 ...
 
-After `;` to the end of a line is comment, and the word number before `:` is for the reader.
-The operation's number is a comment too; the simulator names the operation by it.
-A wait and a signal that a descriptor carries are operations too.
-A value of several words is written part by part: `write ADDRESS.1 = 0x2`.
-`layer=` says which of the model's layers an operation belongs to, by its number.
-Where a carried wait or signal belongs to another layer, it is `layer=4/5/-`, one for each (`-`: none).
-An operation without `layer=` is of no known layer.
+Text after `;` is a comment, and the word number before `:` is for the reader. The operation's number is a comment too;
+the simulator names the operation by it. A wait and a signal that a descriptor carries are operations too. A value of
+several words is written part by part: `write ADDRESS.1 = 0x2`.
+
+`layer=` gives the number of the layer that an operation belongs to. Where a carried wait or signal belongs to another
+layer, it is `layer=4/5/-`, one for each (`-`: none). An operation without `layer=` is of no known layer.
 """
 
 from __future__ import annotations
@@ -37,8 +36,11 @@ _LINE_WIDTH = 120
 
 
 def disassemble(program: bytes, isa: Isa, layers: Sequence[int] = (), names: Sequence[str] = ()) -> str:
-    """The listing of a program. layers: of each operation, -1 for none; names: of the layers, for comments. Raises ProgramError
-    for a word that is none."""
+    """Return the listing of a program.
+
+    `layers`: layer of each operation, -1 for none. `names`: of the layers, for comments. Raise ProgramError for a word
+    that the table does not allow.
+    """
     shown = _Layers(layers, names)
     lines = (
         _descriptor_lines(program, isa, shown) if isinstance(isa.table, DescriptorTable) else _register_lines(program, isa, shown)
@@ -47,7 +49,7 @@ def disassemble(program: bytes, isa: Isa, layers: Sequence[int] = (), names: Seq
 
 
 class _Layers:
-    """Whose operations they are."""
+    """The layer of each operation, as listings write it."""
 
     def __init__(self, layers: Sequence[int], names: Sequence[str]):
         self._layers, self._names = layers, names

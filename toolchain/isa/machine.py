@@ -1,4 +1,7 @@
-"""A machine: a chip and its instruction set, loaded together so that all faults of both files show at once."""
+"""A machine is a chip and its instruction set. Load it from two files, check both together, and write it as JSON.
+
+`model.npu` holds the machine as this JSON.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ _NO_PROGRAM = ("description", "host")  # sections that no program depends on
 
 @dataclass(frozen=True)
 class Machine:
-    """A chip and its instruction set, which knows the chip's queues."""
+    """A chip and its instruction set, which is tied to this chip."""
 
     chip: Chip
     isa: Isa
@@ -65,10 +68,10 @@ class Machine:
 
 
 def load_machine(name_or_path: str, changes: Changes = ()) -> Machine:
-    """A shipped machine by name, or one from a YAML file.
+    """Return a shipped machine by its name, or one from the path of a YAML file.
 
-    `changes`: keys with values that stand in the place of the file's.
-    Raises ConfigError with every fault of the machine's file and of its instruction table, as `file:line: path: reason`.
+    `changes`: (path of a key, value) in place of the file's values. Raise ConfigError with every fault of the machine's
+    file and its instruction table, as `file:line: path: reason`.
     """
     if is_shipped(name_or_path) and not changes:
         return _shipped(name_or_path)
@@ -110,20 +113,20 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
 
 
 def _entry(data: Any, key: str) -> Any:
-    """Return the entry of a mapping of YAML; None without one, and of what is no mapping."""
+    """Return the value of a key, or None where `data` is no mapping or lacks it."""
     return data.get(key) if is_dict(data) else None
 
 
 def _certain(broken: Callable[[Chip], Sequence[Broken]], chip_file: ChipFile) -> Sequence[Broken]:
     """Return the broken rules of the chip.
 
-    Where the chip's file has faults, return the rules that are broken whatever stands in their places.
+    Where its file has faults, return those rules that are broken whatever stands in their places.
     """
     return chip_file.models_with_fixes.certain(broken) if chip_file.chip is None else broken(chip_file.chip)
 
 
 def read_table(source: Source) -> tuple[Table | None, list[str]]:
-    """(the instruction table, []) or (None, its faults)."""
+    """Return (the instruction table of a YAML source, []) or (None, its faults)."""
     source, format_faults = take_format(source, TABLE_FORMAT)
     if format_faults:
         return None, format_faults
@@ -139,7 +142,7 @@ def read_table(source: Source) -> tuple[Table | None, list[str]]:
 
 
 def machine_to_json(machine: Machine) -> str:
-    """Canonical: equal machines give equal text, whatever the layout of their YAML."""
+    """Return the machine as canonical JSON: equal machines give equal text, whatever their YAML looks like."""
     return machine._text  # pyright: ignore[reportPrivateUsage]
 
 
@@ -149,7 +152,7 @@ def _canonical(data: dict[str, dict[str, Any]]) -> str:
 
 @lru_cache(maxsize=16)
 def machine_from_json(text: str) -> Machine:
-    """The inverse of `machine_to_json`. Raises ProgramError when the text is no sound machine."""
+    """Return the machine of a text of `machine_to_json`. Raise ProgramError where the text is no sound machine."""
     try:
         data = json.loads(text)
         chip = Chip.model_validate_json(json.dumps(data["chip"]))
@@ -166,5 +169,8 @@ def machine_from_json(text: str) -> Machine:
 
 
 def machine_digest(machine: Machine) -> str:
-    """sha256 of the canonical JSON without the descriptions, which change no machine, as 64 hexadecimal digits."""
+    """Return the SHA-256 of the machine's JSON without descriptions and host prices, as 64 hexadecimal digits.
+
+    Programs depend on nothing that it leaves out.
+    """
     return machine._digest  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,8 @@
-"""Codec of `registers` machines: write words set registers, which keep their values; a start word starts an operation."""
+"""Encode and decode programs of `registers` machines.
+
+A write word sets one register, which keeps its value. A start word starts an operation with the values that the
+registers hold then. Only registers whose value changed are written again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RegisterPart:
-    """One write word's worth of a register: bits low .. low + width - 1 of it, at `address`."""
+    """The part of a register that one write word sets: `index` of the parts, whose lowest bit is bit `low` of the
+    register.
+
+    `reserved_mask`: bits of the part that must be 0.
+    """
 
     register: str
     index: int
@@ -42,7 +50,9 @@ class RegisterPart:
 
 @dataclass(frozen=True)
 class RegisterWords:
-    """The write and start words of a program. Columns are as long as there are words of that form."""
+    """The write and start words of a program, by columns. Places are indices of words; write columns and start columns
+    have their own lengths.
+    """
 
     write_places: Indices
     addresses: Words
@@ -52,7 +62,7 @@ class RegisterWords:
 
 
 def parts_of(table: RegisterTable, register: str) -> tuple[RegisterPart, ...]:
-    """The register's parts, the lowest first."""
+    """Return the register's parts, the lowest bits first."""
     width = width_of(table.write.value)
     register_entry = table.registers[register]
     reserved = sum(((1 << (h - lo + 1)) - 1) << lo for h, lo in register_entry.reserved)
@@ -64,22 +74,22 @@ def parts_of(table: RegisterTable, register: str) -> tuple[RegisterPart, ...]:
 
 
 def all_parts(isa: Isa) -> dict[int, RegisterPart]:
-    """Every part by its address."""
+    """Return every part of every register by its address."""
     table = register_table(isa)
     return {part.address: part for name in table.registers for part in parts_of(table, name)}
 
 
 def register_table(isa: Isa) -> RegisterTable:
+    """Return the instruction table, which must be one of registers."""
     assert isinstance(isa.table, RegisterTable)
     return isa.table
 
 
 def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
-    """Return start words, each after writes of the registers whose values changed.
+    """Return the words of a program: before each start word, writes of the registers whose values changed.
 
-    All registers are written at their first use, and at their first use behind an operation that jumps: there
-    they hold nothing.
-    Raise CompileError for an operation or value that the table lacks.
+    All of an operation's registers are written at their first use, and at their first use after an operation that
+    jumps, which loses them. Raise CompileError for an operation or value that the table lacks.
     """
     table = register_table(isa)
     starts = np.zeros((len(ops), limbs_of(table.word_bits)), np.uint64)
@@ -107,9 +117,9 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
 
 
 def _changes(pieces: list[tuple[Indices, Words]], jumped: Indices) -> tuple[Indices, Words]:
-    """Return the uses of one part, in program order, that find another value there.
+    """Return (operations, values) of one part in program order, where it must hold another value than before.
 
-    `jumped`: jumps before each operation.
+    `pieces`: (operations, values) for each kind of operation. `jumped`: number of jumps before each operation.
     """
     where = np.concatenate([w for w, _ in pieces])
     values = np.concatenate([v for _, v in pieces])
@@ -121,7 +131,7 @@ def _changes(pieces: list[tuple[Indices, Words]], jumped: Indices) -> tuple[Indi
 
 
 def write_words(addresses: Words, values: Words, table: RegisterTable) -> Words:
-    """uint64[n, limbs]: each sets one part of a register."""
+    """Return the words that set these addresses to these values: uint64[n, limbs]."""
     words = np.zeros((len(addresses), limbs_of(table.word_bits)), np.uint64)
     tag = table.write.tag
     put_bits(words, tag.bits[1], width_of(tag.bits), np.full(len(words), tag.value, np.uint64))
@@ -144,7 +154,7 @@ def _start_words(plan: OperationPlan, columns: dict[str, NDArray[np.int64]], cou
 def _register_values(
     register: str, plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable
 ) -> Words:
-    """uint64[count, limbs], what `register` must hold for each operation."""
+    """Return what `register` must hold for each operation: uint64[count, limbs]."""
     bits = width_of(table.write.value) * table.registers[register].words
     words = np.zeros((count, bits // 64 + 2), np.uint64)
     for slot in plan.slots:
@@ -157,7 +167,11 @@ def _register_values(
 
 
 def classify_words(program: bytes, isa: Isa) -> RegisterWords:
-    """The words told apart and checked one by one: tags, register addresses, reserved bits. Raises ProgramError."""
+    """Return a program's words as write and start words, each checked: tags, register addresses, reserved bits of
+    writes.
+
+    Raise ProgramError with the first wrong word.
+    """
     table = register_table(isa)
     if len(program) % isa.word_bytes:
         raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
@@ -193,7 +207,11 @@ def _check_writes(places: Indices, addresses: Words, values: Words, isa: Isa) ->
 
 
 def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
-    """(operations, words of each with the writes before it). Raises ProgramError for anything the machine does not accept."""
+    """Return (operations, words of each with the writes before it). Raise ProgramError for whatever the machine does
+    not accept.
+
+    That includes reading a register that was not written, or not since a jump.
+    """
     table = register_table(isa)
     written = classify_words(program, isa)
     total = len(written.write_places) + len(written.start_places)
@@ -238,7 +256,7 @@ def _operations(
 def _read_register_values(
     register: str, places: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable, name: str
 ) -> Words:
-    """uint64[n, limbs], what `register` holds at each of the words `places`: the latest writes before them."""
+    """Return what `register` holds at each of the words `places`, by the latest writes before them: uint64[n, limbs]."""
     width = width_of(table.write.value)
     words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
     last_jumps = np.concatenate([[-1], jumps])[np.searchsorted(jumps, places)]
@@ -258,5 +276,5 @@ def _read_register_values(
 
 
 def part_name(part: RegisterPart, table: RegisterTable) -> str:
-    """REGISTER, or REGISTER.1 for a part of one that has several."""
+    """Return the name of a part in listings: REGISTER, or REGISTER.1 for a part of a register that has several."""
     return part.register if table.registers[part.register].words == 1 else f"{part.register}.{part.index}"

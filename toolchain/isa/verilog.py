@@ -1,4 +1,4 @@
-"""The instruction set as a SystemVerilog package: its constants, and a packed struct for each word and register."""
+"""Write an instruction set as a SystemVerilog package: its constants, and a packed struct for each word and register."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ Member = tuple[int, int, str, bool]  # high, low, name, signed
 
 
 def verilog_package(machine: Machine) -> str:
-    """A package `MACHINE_pkg`; in each struct the highest bits come first. value = stored * STEP + BIAS, as the constants say."""
+    """Return the text of the package `MACHINE_pkg`. In each struct the highest bits come first.
+
+    A field's value is stored * STEP + BIAS, by its constants.
+    """
     isa, name = machine.isa, machine.chip.name
     lines = [f"// {name}, instruction table {isa.name}: made from its files.", f"package {identifier(machine)}_pkg;"]
     for group, members in groupby(constants(machine), key=lambda c: c.group):

@@ -1,4 +1,7 @@
-"""Check an instruction table: every bit accounted for, no overlap, no two encodings alike, nothing unbound."""
+"""Check an instruction table by itself: every bit is a field or reserved, none overlap, no two encodings are equal.
+
+Whether it suits a chip is checked by `isa.encoding_needs`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Span = tuple[str, Bits, KeyPath]  # what lies there, where, and the path that sa
 
 
 def broken_layout(table: Table) -> list[Broken]:
-    """Every rule that `table` breaks, as (path of the value, reason)."""
+    """Return every rule that the table breaks, as (path of the key, reason); empty where it is sound."""
     row_faults = [*_opcodes(table), *_rows(table)]
     if isinstance(table, RegisterTable):
         return [*_forms(table), *_registers(table), *row_faults]
@@ -23,7 +26,10 @@ def broken_layout(table: Table) -> list[Broken]:
 
 
 def cover(width: int, spans: Iterable[Span], word_path: KeyPath) -> Iterator[Broken]:
-    """Faults where spans leave `width` bits, cross, or leave bits that nothing names."""
+    """Yield faults of spans in a word of `width` bits: outside it, overlapping, or bits that no span names.
+
+    `word_path`: the path for faults of the word as a whole.
+    """
     good: list[Span] = []
     for name, (high, low), path in spans:
         if low > high:

@@ -1,6 +1,6 @@
-"""The manual of a machine, which alone is enough to build it: sections of Markdown and figures, one file a part.
+"""Write the manual of a machine, from which alone it can be built: as Markdown, or as one page of HTML.
 
-`render_page` makes one page of HTML of it that needs nothing beside itself.
+`blocks` yields its paragraphs and figures; each section is a function from the machine to blocks, in a file of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ SECTIONS = (parts, run, engines, codes, arithmetic, layouts, words, operations, 
 
 
 def render_page(title: str, blocks: Iterable[str | Figure]) -> str:
-    """HTML with a list of contents; headings have the anchors that Markdown readers give them."""
+    """Return a page of HTML, with a table of contents, that needs no other file.
+
+    `blocks`: Markdown, of which the first is the page's heading, and figures. Headings have the anchors that Markdown
+    readers give them.
+    """
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     body: list[str] = []
     contents: list[str] = []
@@ -61,7 +65,7 @@ def _anchor(text: str) -> str:
 
 
 def blocks(machine: Machine) -> Iterator[str | Figure]:
-    """Paragraphs, tables and figures, in order."""
+    """Yield the manual's paragraphs, tables and figures in order."""
     chip = machine.chip
     yield f"# {chip.name}: instruction set"
     yield (
@@ -74,11 +78,11 @@ def blocks(machine: Machine) -> Iterator[str | Figure]:
 
 
 def manual(machine: Machine) -> str:
-    """Markdown: parts, order, arithmetic, layouts, words and registers, each operation's meaning and bits, timing."""
+    """Return the manual as Markdown, figures drawn as text."""
     written = (block if isinstance(block, str) else f"```text\n{block.text()}\n```" for block in blocks(machine))
     return "\n\n".join(written) + "\n"
 
 
 def manual_page(machine: Machine) -> str:
-    """The same as one page of HTML, its figures drawn."""
+    """Return the manual as one page of HTML, figures drawn as SVG."""
     return render_page(f"{machine.chip.name}: instruction set", blocks(machine))

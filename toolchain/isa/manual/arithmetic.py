@@ -1,4 +1,4 @@
-"""The section of arithmetic: codes, sums, requantization, tables. What is computed follows from the machine's `Numerics`."""
+"""The manual's sections on codes, arithmetic and lookup tables, by the machine's `Numerics`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ EXAMPLES = (-1000, -21, -20, -13, -12, -11, -4, -1, 0, 1, 3, 4, 5, 11, 12, 13, 2
 
 
 def codes(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the section on the types of activations and weights."""
     chip = machine.chip
     first, *others = chip.code_types
     yield "## Codes"
@@ -61,6 +62,7 @@ def _table_of(codes: CodeType) -> str:
 
 
 def arithmetic(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the sections on sums, requantization and lookup tables."""
     chip, numerics = machine.chip, machine.chip.numerics
     bits = numerics.accumulator_bits
     yield "## Arithmetic"
@@ -94,7 +96,7 @@ def arithmetic(machine: Machine) -> Iterator[str | Figure]:
 
 
 def has_tables(chip: Chip) -> bool:
-    """Return whether some engine looks codes up."""
+    """Return whether some engine that programs use looks codes up in tables."""
     return bool(chip.functions & {*TABLE_FUNCTIONS}) or any("table" in unit.array.post for unit in chip.of_kind("mac_array"))
 
 
@@ -140,7 +142,9 @@ def _requantization(numerics: Numerics) -> Iterator[str]:
 
 
 def _examples(numerics: Numerics) -> Iterator[str]:
-    """Yield what some sums become at 1/8, computed by the machine's own rule."""
+    """Yield a table of sums requantized at a scale of 1/8, computed by the machine's own rule; nothing where it lacks
+    that scale.
+    """
     try:
         eighth_scale = choose_scale(0.125, numerics.scale)
         codes = numerics.activation

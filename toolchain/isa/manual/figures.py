@@ -1,4 +1,4 @@
-"""Figures of a manual: each is drawn once as text, for Markdown, and once as SVG, for the page."""
+"""The figures of a manual. Each draws itself as text, for Markdown, and as SVG, for the HTML page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILL, SHADE, PAD = "#ffffff", "#dbe7f5", "#eeeeee"
 
 
 class Figure(Protocol):
-    """A figure: what a manual has beside its text."""
+    """A figure: `text` returns it as plain text, `svg` as an HTML figure with its caption."""
 
     def text(self) -> str: ...
 
@@ -24,11 +24,9 @@ class Figure(Protocol):
 
 @dataclass(frozen=True)
 class Strip:
-    """A strip of bytes or bits in a row, as they lie one behind the other.
+    """A strip of bytes or bits, as they lie one after the other. `unit`: what a cell is, such as byte.
 
-    `cells`: labels; those of one letter case belong together by `groups`, the cells of each.
-    `first`: the number of the first cell.
-    `per_row`: cells in a row.
+    `cells`: a label for each. `groups`: numbers of cells that are shaded together. `first`: number of the first cell.
     """
 
     caption: str
@@ -91,8 +89,7 @@ class Fields:
 class WindowFigure:
     """A feature map with its padding, and the elements that one window sees.
 
-    `size`, `pads` (top, left), `kernel`, `stride`, `dilation`: rows and columns.
-    `at`: the output's row and column.
+    `size`, `pads` (top, left), `kernel`, `stride`, `dilation`: (rows, columns). `at`: the output's (row, column).
     """
 
     caption: str
@@ -136,7 +133,7 @@ class WindowFigure:
 
 @dataclass(frozen=True)
 class ChainFigure:
-    """Steps one after another."""
+    """Steps, with an arrow from each to the next."""
 
     caption: str
     steps: tuple[str, ...]
@@ -158,7 +155,10 @@ class ChainFigure:
 
 @dataclass(frozen=True)
 class BlocksFigure:
-    """The parts of a machine: units with their queues, and the memories that each reaches, by number."""
+    """The parts of a machine: units with their queues, and the memories that each reaches.
+
+    `units`: (name, text, indices of memories that it reaches).
+    """
 
     caption: str
     units: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, what stands beside it, memories

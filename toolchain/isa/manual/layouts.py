@@ -1,6 +1,6 @@
-"""Write the section of layouts: feature maps and their granules, weights, parameters.
+"""The manual's sections on layouts: feature maps and their granules, weights, parameters, with examples.
 
-Each has an example that the code of the machine itself lays out.
+The examples are laid out by the code that compiler and simulator use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The sections of a machine's parts and operations: memories, engines, how these are ordered.
+"""The manual's sections on a machine's parts, runs, engines and operations.
 
-The meaning of an operation is from its class, the place of its parameters from the table.
+An operation's meaning comes from its class, the places of its parameters from the instruction table.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _HEADER = "| parameter | bits | value | range | used | unit |\n|---|---|---|---|
 
 
 def parts(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the sections on units and memories."""
     chip = machine.chip
     yield "## Parts"
     units = tuple((unit.name, f"queue of {unit.spec.queue_depth}", tuple(sorted(unit.reach))) for unit in chip.units)
@@ -53,7 +54,7 @@ def _describe_unit(unit: Unit, chip: Chip) -> str:
 
 
 def run(machine: Machine) -> Iterator[str | Figure]:
-    """Yield the manual's text about what happens around a program."""
+    """Yield the section on what happens before and after a program."""
     bases = machine.chip.control.host_bases
     yield "## A run"
     base_text = f", base registers 1 to {bases} what the host gives them" if bases else ""
@@ -68,6 +69,7 @@ def run(machine: Machine) -> Iterator[str | Figure]:
 
 
 def engines(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the section on queues, semaphores, and what programs promise about their order."""
     chip = machine.chip
     yield "## Engines and semaphores"
     yield f"Engines by their numbers: {', '.join(f'{unit.queue} {unit.name}' for unit in chip.units)}."
@@ -94,6 +96,9 @@ def engines(machine: Machine) -> Iterator[str | Figure]:
 
 
 def operations(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the section on each operation: its meaning, and where its parameters lie; then operations that the machine
+    lacks.
+    """
     chip, isa = machine.chip, machine.isa
     yield "## Operations"
     yield (

@@ -1,4 +1,4 @@
-"""The section of timing: the terms of which cycles are made, with the machine's own numbers."""
+"""The manual's section on timing: the terms of which cycles are made, with the machine's own numbers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _ARBITRATION = {
 
 
 def timing(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the section on timing: queues, memories, and a part for each kind of engine."""
     chip = machine.chip
     yield "## Timing"
     yield (
@@ -170,7 +171,7 @@ def _number(rate: int | None, otherwise: int) -> str:
 
 
 def _sums(mac: MacArray) -> int:
-    """Accumulators an element of the array."""
+    """Return the number of accumulators for each element of the array."""
     return max(1, mac.accumulators.entries // (mac.rows * mac.columns))
 
 
@@ -233,7 +234,7 @@ def _cycles(number: float) -> str:
 
 
 def _reading(machine: Machine) -> str:
-    """Cycles of a word."""
+    """Return the time in which the front end reads one word, in words."""
     chip, space = machine.chip, machine.chip.program_space
     if space is None:
         return _cycles(chip.isa.word_cycles)

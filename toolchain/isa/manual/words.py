@@ -1,6 +1,5 @@
-"""The section of words and registers: where the bits of a program lie.
-
-Other sections write bits and values of fields by its functions too.
+"""The manual's sections on words and registers: where the bits of a program lie. Other sections use its texts of
+fields.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from toolchain.isa.manual.figures import Fields, Figure
 
 
 def bits_text(bits: tuple[int, int]) -> str:
-    """`7:0`, or `3` of one bit."""
+    """Return bits as `7:0`, or as `3` for a single one."""
     return f"{bits[0]}:{bits[1]}" if bits[0] != bits[1] else f"{bits[0]}"
 
 
 def bits_named(bits: tuple[int, int]) -> str:
-    """`bits 7:0`, or `bit 3`."""
+    """Return bits as `bits 7:0`, or as `bit 3`."""
     return f"{'bits' if bits[0] != bits[1] else 'bit'} {bits_text(bits)}"
 
 
@@ -36,6 +35,7 @@ def place_text(s: BitField) -> str:
 
 
 def words(machine: Machine) -> Iterator[str | Figure]:
+    """Yield the sections on forms of words and, for such machines, on registers."""
     table = machine.isa.table
     yield "## Words"
     yield (
