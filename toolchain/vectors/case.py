@@ -1,4 +1,4 @@
-"""A case of an instruction: words, what the memories hold before and after them, and the cycles that they take."""
+"""Run one case of an instruction: draw its operations and memories, encode them, and simulate them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ Draw = Callable[[CaseBuilder], None]
 
 @dataclass(frozen=True, eq=False)
 class MemoryBytes:
-    """Bytes of one memory. ranges: int64[n, 2], address and bytes of each; before, after: uint8 of all of them, one behind the
-    other. Bytes of the memory that are in no range are neither read nor written."""
+    """The bytes of one memory that a case uses, before and after its program.
+
+    `ranges`: int64[n, 2], (address, number of bytes) of each range, by ascending address. `before`, `after`: uint8 of
+    all ranges, one after the other. Bytes in no range are neither read nor written.
+    """
 
     ranges: Array
     before: Array
@@ -31,14 +34,11 @@ class MemoryBytes:
 
 @dataclass(frozen=True, eq=False)
 class InstructionCase:
-    """A case of an instruction.
+    """A case of an instruction, complete with its expected results.
 
-    `operation`: what the case is for.
-    `ops`: operations of the program, with addresses as the words have them.
-    `words`: the same as bytes.
-    `memory`: by the memory's name.
-    `cycles`: of the program.
-    `start`, `end`: int64[op], of each operation as it is dispatched.
+    `operation`: name of the operation that it is for. `about`: what it covers, for people. `ops`: operations of the
+    program, the end last. `words`: the same, encoded. `memory`: by the memory's name; memories without used bytes are
+    left out. `cycles`: of the program. `start`, `end`: int64[op], cycles of each operation as it is dispatched.
     """
 
     name: str
@@ -53,7 +53,11 @@ class InstructionCase:
 
 
 def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> InstructionCase | None:
-    """Draws a case and runs it; None where the machine cannot do what it is about."""
+    """Return the case that `draw` makes, run on the simulator; None where the machine cannot do what the case is about.
+
+    A name that ends in "at_end" or "in_granules" sets those options of `CaseBuilder`. The draw's docstring becomes the
+    case's `about`. Raise InternalError where the program touches a byte that the case does not define.
+    """
     try:
         bench = CaseBuilder(machine, f"{operation} {name}", name.endswith("at_end"), name.endswith("in_granules"))
         draw(bench)
@@ -85,7 +89,7 @@ def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> Instruc
 
 
 def _far(op: MachineOp, far_bytes: int) -> MachineOp:
-    """The same operation where the DRAM of the case begins so many bytes later."""
+    """Return the operation with all DRAM addresses moved up by so many bytes."""
     if not far_bytes:
         return op
     moved: dict[str, int] = {}

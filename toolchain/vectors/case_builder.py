@@ -1,4 +1,4 @@
-"""Build the memory and the operations that a case of an instruction is drawn on."""
+"""Build the memories and operations of one test case: the object that the draws in `vectors.draws` work on."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FAR_BYTES = 1 << 20  # the DRAM that cases use lies at the end of a larger one
 
 
 class NotApplicable(Exception):
-    """The machine cannot do what a case is about."""
+    """An exception for a case that the machine cannot have; the case is then left out."""
 
 
 class FeatureMapSite(NamedTuple):
-    """A place of a feature map: address and strides in bytes.
+    """The place of a feature map: its address, and strides in bytes between rows and columns.
 
-    `surface`: the stride between granules of channels; 0 is channels together.
+    `surface`: bytes between channel granules; 0: all channels of a pixel lie together.
     """
 
     address: int
@@ -38,7 +38,7 @@ class FeatureMapSite(NamedTuple):
     surface: int = 0
 
     def get_parameters(self, operand: str) -> dict[str, int]:
-        """Return the address and strides as parameters of this operand."""
+        """Return address and strides as parameters of this operand, by name; the surface stride only where it is not 0."""
         surface = {f"{operand}_surface_stride": self.surface} if self.surface else {}
         return {
             f"{operand}_address": self.address,
@@ -48,16 +48,19 @@ class FeatureMapSite(NamedTuple):
 
 
 class CaseBuilder:
-    """A builder of one case while it is drawn.
+    """A test case while it is drawn. Operands are placed one after the other; operations are appended to `ops`.
 
-    `name`: of the case; all that is random follows from it.
-    `at_end`: memories are used from their last byte on downwards.
-    `in_granules`: feature maps have granules of channels.
-    `memory`: uint8 of each memory, the DRAM's first bytes alone.
-    `byte_mask`: which of a memory's bytes the case gives.
+    `memory`: uint8 of each memory, of the DRAM a part (`FAR_BYTES` at most). `byte_mask`: the bytes that the case
+    defines. `far_bytes`: bytes of DRAM that lie before that part. `rng`: all that is random.
     """
 
     def __init__(self, machine: Machine, name: str, at_end: bool = False, in_granules: bool = False):
+        """Begin a case with empty memories.
+
+        `name`: name of the operation and the case; everything random follows from it. `at_end`: memories are filled
+        from their last byte downwards. `in_granules`: feature maps lie in channel granules; raise NotApplicable where
+        the machine has none.
+        """
         self.machine, self.chip, self.at_end = machine, machine.chip, at_end
         self.granule = granule_of(self.chip) if in_granules else 0
         if in_granules and not self.granule:
@@ -82,18 +85,21 @@ class CaseBuilder:
         return address
 
     def put(self, space: int, address: int, data: bytes | Array) -> None:
+        """Write data into a memory; these bytes are then defined."""
         byte_codes = np.frombuffer(data if isinstance(data, bytes) else data.tobytes(), np.uint8)
         self.memory[space][address : address + byte_codes.size] = byte_codes
         self.byte_mask[space][address : address + byte_codes.size] = True
 
     def block(self, space: int, data: bytes, step: int = 1) -> int:
-        """Put these bytes into the memory on a multiple of `step` and return their address."""
+        """Place these bytes in a memory, at a multiple of `step`, and return their address."""
         address = self.place(space, len(data), step)
         self.put(space, address, data)
         return address
 
     def room(self, space: int, size_bytes: int) -> int:
-        """Return the address of bytes for a result. They hold random bytes, and so do some before and behind them."""
+        """Return the address of `size_bytes` bytes for a result. They hold random bytes, and so do some before and
+        after them.
+        """
         before = 0 if self.at_end or self._next[space] == 0 else MARGIN_BYTES
         margin_after = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
         total_bytes = before + size_bytes + margin_after
@@ -104,6 +110,7 @@ class CaseBuilder:
     # codes
 
     def type(self, number: int) -> CodeType:
+        """Return the activation type of this number."""
         return self.chip.code_types[number]
 
     def codes(self, shape: Sequence[int], number: int = 0) -> Array:
@@ -114,9 +121,9 @@ class CaseBuilder:
         return np.select([ends == 0, ends == 1], [codes.low, codes.high], values).astype(codes.dtype)
 
     def feature_map(self, unit: Unit, role: str, values: Array, gap: int = 1) -> FeatureMapSite:
-        """Put the codes [h, w, c] where the unit has operands of this role, and return their place.
+        """Place codes [h, w, c] in the unit's memory for this role, and return their place.
 
-        `gap`: elements between columns, and between rows.
+        `gap`: elements between columns, and between rows. Gaps are undefined bytes.
         """
         size = values.dtype.itemsize
         strides, offsets = self._laid(values.shape, size, gap)
@@ -130,13 +137,19 @@ class CaseBuilder:
         return FeatureMapSite(address, *strides)
 
     def output(self, unit: Unit, shape: tuple[int, int, int], number: int = 0, gap: int = 1) -> FeatureMapSite:
-        """Reserve room for an output [h, w, c] of codes of a type and return its place. Its gaps must stay as they are."""
+        """Reserve room for an output [h, w, c] of codes and return its place. Its gaps hold random bytes, which must
+        stay as they are.
+
+        `number`: of the codes' type. `gap`: elements between columns, and between rows.
+        """
         size = int(code_bytes(number, self.chip))
         strides, offsets = self._laid(shape, size, gap)
         return FeatureMapSite(self.room(unit.roles["output"], int(offsets.max(initial=0)) + size), *strides)
 
     def _laid(self, shape: Sequence[int], size: int, gap: int) -> tuple[tuple[int, int, int], Array]:
-        """Strides of rows, columns and granules, and the place of each element, with those that fill the last granule."""
+        """Return strides of (rows, columns, granules), and the offset of each element, with those that fill the last
+        granule.
+        """
         height, width, channels = shape
         together = self.granule or channels
         count = -(-channels // together)
@@ -150,13 +163,14 @@ class CaseBuilder:
     # operations
 
     def unit(self, operation: type[MachineOp], number: int = 0) -> Unit:
+        """Return the unit of this number that runs the operation. Raise NotApplicable where there is none."""
         units = self.chip.of_kind(operation.ENGINE or "")
         if number >= len(units):
             raise NotApplicable(f"no unit {number} of {operation.ENGINE}")
         return units[number]
 
     def add(self, operation: type[MachineOp], /, **fields: Any) -> Any:
-        """Add an operation to the end of the case and return it. Fields that are not given get their `usual` values."""
+        """Append an operation to the case and return it. Fields that are not given have their `usual` values."""
         names = operation.parameters()
         new_op = operation(**{name: fields.pop(name) if name in fields else self.usual(operation, name) for name in names})
         assert not fields, f"{operation.NAME} has no {', '.join(fields)}"
@@ -164,7 +178,7 @@ class CaseBuilder:
         return new_op
 
     def stretch_last_operation(self) -> None:
-        """Give the last operation the largest strides. All its sizes must be 1, so that no byte moves.
+        """Give the last operation the largest strides. All of its sizes must be 1, so that no byte moves.
 
         Strides between channels stay as they are, and so do strides of 0.
         """
@@ -195,7 +209,9 @@ class CaseBuilder:
         return int(self.rng.integers(codes.low, codes.high, endpoint=True))
 
     def scale(self, shift: int, mantissa: float = 1.0) -> tuple[int, int]:
-        """Return (multiplier, shift) of the scale mantissa / 2**shift. Raise NotApplicable where the machine has none such."""
+        """Return (multiplier, shift) of the scale mantissa / 2**shift. Raise NotApplicable where the machine has no
+        such scale.
+        """
         try:
             fixed_scale = choose_scale(mantissa * 2.0**-shift, self.chip.numerics.scale)
         except FixedPointError as fault:

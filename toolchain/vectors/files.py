@@ -1,6 +1,5 @@
-"""The kit of a machine's instruction cases as files: an .npz each, the same for $readmemh, and index.json.
-
-The cases are those that the files of the folder `draws` have for the machine's operations.
+"""Write a machine's instruction cases as files, and read them: an .npz each, optionally texts for $readmemh, and
+index.json.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ LINE_BYTES = 16
 
 
 def load_draws() -> dict[type[MachineOp], Cases]:
-    """Return what draws the cases of each operation, those of plug-ins too.
-
-    Raise InternalError where two files draw one operation.
+    """Return the function that yields the cases of each operation, plug-ins included. Raise InternalError where two
+    files draw one.
     """
     of_plugins = {op: cases for loaded in get_plugins().values() for op, cases in loaded.plugin.draws.items()}
     return {**_load_files(), **of_plugins}
@@ -47,9 +45,10 @@ def _load_files() -> dict[type[MachineOp], Cases]:
 
 
 def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
-    """Yield the cases of each operation of the machine's instruction table, in its order.
+    """Yield the cases of each operation of the machine's instruction table, in its order, as far as the machine can
+    have them.
 
-    Raise InternalError for an operation without cases.
+    Raise InternalError for an operation without a file of draws.
     """
     for name, plan in machine.isa.plans.items():
         drawn = load_draws().get(plan.operation)
@@ -65,9 +64,8 @@ def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
 class ReadCase:
     """A case as its file holds it.
 
-    `words`: the program's bytes.
-    `start`, `end`: int64[op].
-    `metadata`: the file's other keys.
+    `words`: the program's bytes. `start`, `end`: int64[op], cycles. `metadata`: the file's other keys, such as `cycles`
+    and `program`.
     """
 
     name: str
@@ -79,10 +77,10 @@ class ReadCase:
 
 
 def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool = False) -> list[InstructionCase]:
-    """Writes OPERATION.CASE.npz for each case and index.json; hexadecimal: also .hex files for $readmemh.
+    """Write OPERATION.CASE.npz for each case, and index.json; return the cases.
 
-    The whole directory or nothing, as `write_vectors`. The same machine gives the same bytes. Raises FixedPointError for a
-    directory that holds something else.
+    `hexadecimal`: also write .hex files for $readmemh. The whole directory is written or nothing. The same machine
+    gives the same bytes. Raise FixedPointError for a directory that holds something else.
     """
     written: list[InstructionCase] = []
     index: list[dict[str, Any]] = []
@@ -113,7 +111,10 @@ def _write_npz(path: Path, case: InstructionCase, machine: Machine) -> None:
 
 
 def _write_hex(directory: Path, stem: str, case: InstructionCase, machine: Machine) -> Iterator[str]:
-    """The names of the files. Words one a line; memories one byte an entry, with @ADDRESS where a range begins."""
+    """Write a case as .hex files and yield their names.
+
+    There is one word a line; memories have one byte an entry, with @ADDRESS where a range begins.
+    """
     size = machine.isa.word_bytes
     words = [case.words[at : at + size][::-1].hex() for at in range(0, len(case.words), size)]
     yield _write_lines(directory / f"{stem}.words.hex", [f"// {case.cycles} cycles", *words])
@@ -137,7 +138,7 @@ def _write_lines(path: Path, lines: Any) -> str:
 
 
 def read_instruction_cases(directory: Path) -> Iterator[ReadCase]:
-    """The cases that `write_instruction_cases` wrote, in the order of index.json."""
+    """Yield the cases that `write_instruction_cases` wrote, in the order of index.json."""
     for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:
             metadata = json.loads(str(file["case"]))

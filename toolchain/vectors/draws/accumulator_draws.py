@@ -1,5 +1,5 @@
-"""Draw what becomes of an array's sums: parameters of output channels whose results lie on every edge of the
-rounding.
+"""Draw the output steps of array operations: entries of channels with results on every edge of the rounding, tables,
+addends, clamps.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ CLAMPS = ("some", "low", "high")  # a small range, the least code alone, the lar
 
 
 def clamps(bench: CaseBuilder, name: str) -> tuple[int, int]:
-    """(clamp_low, clamp_high) by a name of CLAMPS."""
+    """Return (clamp_low, clamp_high) by a name of CLAMPS, for the first type of codes."""
     codes = bench.type(0)
     middle = (codes.low + codes.high) // 2
     return {"some": (middle - 9, middle + 20), "low": (codes.low, codes.low), "high": (codes.high, codes.high)}[name]
 
 
 def end_shifts(chip: Chip) -> tuple[int, ...]:
-    """The least and the largest shift, where a shift is all of a scale."""
+    """Return the least and the largest shift on machines whose scales are powers of two, else ()."""
     return chip.numerics.scale.shifts if chip.numerics.scale.kind == "pow2" else ()
 
 
 def edges(shift: int, largest: int) -> list[int]:
-    """Sums whose product with 2**-shift lies on an integer, half way to the next, and beside both; and the largest ones."""
+    """Return sums near the edges of rounding by 2**-shift: integers, halves between them, their neighbours, and the
+    largest sums.
+
+    None is larger than `largest` in magnitude, but for -largest - 1.
+    """
     unit, half = 1 << shift, (1 << shift) >> 1
     near = [n * unit + at + d for n in (-2, -1, 0, 1, 2, 3) for at in (0, half) for d in (-1, 0, 1)]
     far = [largest, largest - 1, -largest - 1, -largest, 200 * unit, -200 * unit]
@@ -41,7 +45,9 @@ def edges(shift: int, largest: int) -> list[int]:
 
 
 def rounding_entries(bench: CaseBuilder) -> tuple[list[int], list[tuple[int, int]]]:
-    """(biases, scales) of a channel each: sums on the edges of several shifts, of which a machine's least and largest are two."""
+    """Return (biases, scales), one for each channel: sums on the edges of several shifts, the machine's least and
+    largest included.
+    """
     largest = bench.chip.numerics.largest_sum
     biases: list[int] = []
     scales: list[tuple[int, int]] = []
@@ -63,7 +69,7 @@ def rounding_entries(bench: CaseBuilder) -> tuple[list[int], list[tuple[int, int
 def parameters(
     bench: CaseBuilder, operation: type[MachineOp], role: str, biases: Sequence[int], scales: Sequence[tuple[int, int]]
 ) -> int:
-    """The address of requantization entries, one for each channel."""
+    """Place requantization entries, one for each channel, in the unit's memory for `role`, and return their address."""
     bias = np.array(biases, np.int64)
     multiplier, shift = (np.array(column, np.int64) for column in zip(*scales))
     if not bench.chip.numerics.weights_per_channel and bench.chip.layout.parameters.multiplier_bits == 0:
@@ -74,13 +80,13 @@ def parameters(
 
 
 def random_entries(bench: CaseBuilder, channels: int, shift: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """(biases, scales) of results that fill the codes, where sums are some 2**(shift + 7)."""
+    """Return (biases, scales) of random channels, whose results fill the codes where sums are about 2**(shift + 7)."""
     mantissas = bench.rng.uniform(1.0, 1.9, channels) if bench.chip.numerics.weights_per_channel else [1.3] * channels
     return bench.rng.integers(-500, 500, channels).tolist(), [bench.scale(shift, float(m)) for m in mantissas]
 
 
 def table(bench: CaseBuilder, operation: type[MachineOp], role: str, number: int, name: str = "table_address") -> int:
-    """The address of a table of random entries."""
+    """Place a lookup table of random entries and return its address. `number`: of the codes' type."""
     codes = bench.type(number)
     entries = bench.codes((codes.table_entries,), number)
     step = operation.need(name, bench.chip).step
@@ -88,7 +94,7 @@ def table(bench: CaseBuilder, operation: type[MachineOp], role: str, number: int
 
 
 def addend(bench: CaseBuilder, operation: Any) -> dict[str, int]:
-    """Parameters of the sum behind the array."""
+    """Return the parameters of a sum behind the array, except for the addend's place."""
     left_shift = operation.need("add_left_shift", bench.chip).high
     scales = {"input": bench.scale(2, 1.7), "addend": bench.scale(1, 1.2), "output": bench.scale(left_shift - 1, 1.1)}
     f = {f"add_{name}_{part}": value for name, pair in scales.items() for part, value in zip(("multiplier", "shift"), pair)}

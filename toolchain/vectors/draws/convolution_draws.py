@@ -1,4 +1,4 @@
-"""Cases of the window operations that multiply with weights: convolution and depthwise."""
+"""The test cases of operations that multiply windows with weights: convolution and depthwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolchain.machine import Convolution, Depthwise, MachineOp
 from toolchain.vectors.case import Draw
 from toolchain.vectors.case_builder import CaseBuilder, NotApplicable
 from toolchain.vectors.draws.accumulator_draws import CLAMPS, addend, clamps, parameters, random_entries, rounding_entries, table
-from toolchain.vectors.draws.weights import Array, Pair, Window, dense, place_bit_slices
+from toolchain.vectors.draws.weights import Array, Pair, Window, place_dense_weights, place_depthwise_weights
 
 AXES = ("height", "width")
 LARGEST = 16  # of a field without a limit of the machine: what is larger is tested by the fields of others
@@ -31,10 +31,9 @@ def add_window_operation(
 ) -> Any:
     """Add a convolution or depthwise operation to the case and return it. Operands that are None are random.
 
-    `values`: codes [h, w, c] of its input.
-    `weights`: int8[outputs, inner], inner ky, kx, i; of a depthwise operation [taps, channels].
-    `entries`: biases and scales of its output channels.
-    Raise NotApplicable where the machine has no such unit, or its memories are too small.
+    `values`: codes [h, w, c] of its input. `weights`: int8[outputs, inner], inner ky, kx, i; of a depthwise operation
+    [taps, channels]. `entries`: (biases, scales) of its output channels. Raise NotApplicable where the machine has no
+    such unit, or its memories are too small.
     """
     unit = bench.unit(operation, w.unit)
     inputs = w.inputs if operation is Convolution else w.outputs
@@ -49,9 +48,9 @@ def add_window_operation(
     f |= {"input_zero_point": bench.zero(operation, "input_zero_point", w.input_type)}
     if operation is Convolution:
         f |= {"input_channels": inputs, "output_channels": w.outputs, "group": w.group}
-        f["weight_address"] = dense(bench, unit, w, weights)
+        f["weight_address"] = place_dense_weights(bench, unit, w, weights)
     else:
-        f |= {"channels": w.outputs, "weight_address": place_bit_slices(bench, unit, w, weights)}
+        f |= {"channels": w.outputs, "weight_address": place_depthwise_weights(bench, unit, w, weights)}
     if SUMS in unit.roles:
         f |= _make_sum_fields(bench, unit, w)
     elif w.emit:
@@ -60,7 +59,7 @@ def add_window_operation(
 
 
 def _make_output_fields(bench: CaseBuilder, operation: Any, unit: Unit, w: Window, inputs: int, entries: Any) -> dict[str, Any]:
-    """Return the fields of the output: its place, type, parameters of requantization and clamp."""
+    """Return the fields of the output: its place and type, requantization entries and clamp."""
     reached = w.taps * (inputs if operation is Convolution else 1)
     codes, weight = bench.type(w.input_type), bench.chip.weight_types[w.weight_type]
     spread = codes.bits + weight.bits - 9 + int(np.log2(reached) / 2 + 0.5) + (7 if w.group else 0)
@@ -74,7 +73,7 @@ def _make_output_fields(bench: CaseBuilder, operation: Any, unit: Unit, w: Windo
 
 
 def _make_sum_fields(bench: CaseBuilder, unit: Unit, w: Window) -> dict[str, Any]:
-    """Return the field with the address of the sums, which another operation takes out.
+    """Return the field with the address of the sums, for arrays whose accumulators are a memory.
 
     A case that accumulates gets random sums there.
     """

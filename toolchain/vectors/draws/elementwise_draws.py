@@ -1,4 +1,4 @@
-"""Cases of what is computed element by element, and of functions by a table."""
+"""The test cases of elementwise functions, lookup tables and softmax."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUMS = (ElementwiseKind.ADD, ElementwiseKind.SUB)
 
 
 def _scales(bench: CaseBuilder, kind: ElementwiseKind, types: Triple) -> dict[str, int]:
-    """Scales of results that fill the codes."""
+    """Return left shift, multipliers and shifts by which results of this kind fill the codes."""
     a, b, out = (bench.type(t).bits for t in types)
     f: dict[str, tuple[int, int]] = {}
     left_shift = 0
@@ -48,9 +48,10 @@ def _elementwise(
     types: Triple = (0, 0, 0),
     **extra_fields: Any,
 ) -> None:
-    """Add an elementwise operation.
+    """Add an elementwise operation to the case. Operands that are None are random.
 
-    `broadcast`: dimensions along which b has one element.
+    `shape`: (h, w, c) of a and of the output. `broadcast`: dimensions along which b has one element. `types`: numbers
+    of the types of a, b, output. `extra_fields` override parameters.
     """
     unit = bench.unit(Elementwise, extra_fields.get("unit", 0))
     a = bench.codes(shape, types[0]) if a is None else a

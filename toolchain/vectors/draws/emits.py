@@ -1,4 +1,4 @@
-"""Cases of taking sums out of accumulators that are a memory."""
+"""The test cases of the operation emit, which requantizes sums that lie in a memory of accumulators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from toolchain.vectors.draws.accumulator_draws import addend, edges, parameters,
 def _emit(
     bench: CaseBuilder, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **extra_fields: Any
 ) -> None:
-    """Add an emit operation.
+    """Add an emit operation to the case. `sums`: int[h, w, c]. `entries`: (biases, scales) of channels, None: random.
 
-    `sums`: [h, w, c].
+    `number`: of the output's type. Raise NotApplicable where the machine has no memory of accumulators.
     """
     unit, codes = bench.unit(Emit), bench.type(number)
     if SUMS not in unit.roles:

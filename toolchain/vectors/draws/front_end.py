@@ -1,4 +1,4 @@
-"""Cases of what the front end carries out: base registers, repeats, blocks, and numbers read from memory."""
+"""The test cases of operations that the front end carries out: base registers, repeats, blocks; and of load_base."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RUN = 4  # bytes that each copy moves
 
 
 def _base(bench: CaseBuilder) -> int:
-    """The last base register."""
+    """Return the number of the last base register. Raise NotApplicable where there is none."""
     if not bench.chip.control.bases:
         raise NotApplicable("no base registers")
     return bench.chip.control.bases
 
 
 def _bytes(bench: CaseBuilder, runs: int) -> tuple[int, int]:
-    """Addresses of so many runs in DRAM, and of room for them."""
+    """Return the addresses of `runs` runs of random bytes in DRAM, and of room for them in the SRAM."""
     return bench.block(Space.DRAM, bench.rng.bytes(runs * RUN)), bench.room(Space.SRAM, runs * RUN)
 
 

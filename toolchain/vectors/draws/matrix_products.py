@@ -1,4 +1,4 @@
-"""Cases of products of two matrices of activations."""
+"""The test cases of products of two matrices of activations."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def _product(
     shift: int | None = None,
     **extra_fields: Any,
 ) -> None:
-    """Add a matrix product.
+    """Add a matrix product to the case. Operands that are None are random.
 
-    `is_transposed`: b lies by columns.
+    `is_transposed`: b is stored column by column. `types`: numbers of the types of a, b, output. `shift`: the result's
+    scale is 2**-shift; None: one by which results fill the codes.
     """
     unit = bench.unit(MatrixProduct, extra_fields.get("unit", 0))
     a = bench.codes((rows, inner), types[0]) if a is None else a

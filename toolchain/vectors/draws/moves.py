@@ -1,4 +1,4 @@
-"""Cases of the DMA's moves."""
+"""The test cases of the DMA's moves, copy and fill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ NAMES = ("_outer", "0", "1", "2")
 
 
 def _make_strides(bench: CaseBuilder, dimensions: int, run: int, step: int = 1) -> tuple[dict[str, int], list[int], int]:
-    """Counts, strides that leave gaps, and the bytes from first to last."""
+    """Return (counts by parameter, strides that leave gaps, bytes from the first to the last) of a move.
+
+    `run`: bytes of a contiguous run. `dimensions`: counts above 1 around it.
+    """
     counts = [1] * (MOST_DIMENSIONS - dimensions) + list(COUNTS[MOST_DIMENSIONS - dimensions :])
     strides, span = [0] * MOST_DIMENSIONS, run
     for at in reversed(range(MOST_DIMENSIONS - dimensions, MOST_DIMENSIONS)):

@@ -1,4 +1,4 @@
-"""Cases of pools."""
+"""The test cases of pools, MAX and AVERAGE."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def tall(bench: CaseBuilder, kind: PoolKind) -> None:
 
 
 def wide(bench: CaseBuilder, kind: PoolKind) -> None:
-    """The same of widths, and many channels."""
+    """The largest width of kernel, stride and padding (256 where the machine has no limit): windows lie mostly on
+    padding; and many channels.
+    """
     kernel, stride = _highest(bench, "kernel_width", 256), _highest(bench, "stride_width", 16)
     pad, output = _highest(bench, "pad_left", kernel - 1), 1 + 260 // stride
     dilation = (_highest(bench, "dilation_height", 256), 1)

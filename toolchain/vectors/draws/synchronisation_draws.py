@@ -1,4 +1,4 @@
-"""Cases of signals and waits, and of the end."""
+"""The test cases of signals and waits, and of the end of a program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 3
 
 
 def _fill_first_pixel(bench: CaseBuilder, op: Any, value: int) -> None:
-    """A fill of the convolution's first input pixel, on the first channel."""
+    """Add a fill of the convolution's first input pixel with one code, on the first DMA channel."""
     space = bench.unit(Convolution).roles["input"]
     where: dict[str, Any] = {"destination_space": Space(space), "destination_address": op.input_address}
     bench.add(Fill, **where, inner_elements=op.input_channels, value=value)

@@ -1,4 +1,4 @@
-"""Draw a window operation with weights: its sizes, and its weights as the machine stores them."""
+"""Describe a drawn window operation (`Window`), and place its weights as the machine stores them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Window:
-    """A drawn window operation: its sizes and the numbers of its types; values None are random."""
+    """A drawn window operation: pairs are (height, width), types are their numbers.
+
+    `size`: of the input. `pad`: (top, left). `group`: weights that share a scale, 0: none do. `extra_fields` override
+    parameters.
+    """
 
     size: Pair = (5, 6)
     inputs: int = 3
@@ -45,14 +49,18 @@ class Window:
 
 
 def _random_weights(bench: CaseBuilder, number: int, shape: Pair) -> Array:
-    """Every third one is the least or the largest."""
+    """Return random weights int8[shape] of the type of this number; about a third are the least or the largest code."""
     codes = bench.chip.weight_types[number]
     values = bench.rng.integers(codes.low, codes.high, shape, np.int64, endpoint=True)
     ends = bench.rng.integers(0, 6, shape)
     return np.select([ends == 0, ends == 1], [codes.low, codes.high], values).astype(np.int8)
 
 
-def dense(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
+def place_dense_weights(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
+    """Place the weights of a convolution, int8[outputs, inner], None: random, and return their address.
+
+    Weights in groups get random scales and minima. Raise NotApplicable where the machine has no such groups.
+    """
     chip, inner = bench.chip, w.taps * w.inputs
     codes = chip.weight_types[w.weight_type]
     rows = _random_weights(bench, w.weight_type, (w.outputs, inner)) if weights is None else weights
@@ -69,6 +77,7 @@ def dense(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> i
     return bench.block(unit.roles["weights"], lay_groups(packed, WeightGroups(w.group, scales, minima), part_bytes, keys))
 
 
-def place_bit_slices(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
+def place_depthwise_weights(bench: CaseBuilder, unit: Unit, w: Window, weights: Array | None) -> int:
+    """Place the weights of a depthwise operation, int8[taps, channels], None: random, and return their address."""
     rows = _random_weights(bench, w.weight_type, (w.taps, w.outputs)) if weights is None else weights
     return bench.block(unit.roles["weights"], pack_weights(rows, bench.chip.weight_types[w.weight_type]))
