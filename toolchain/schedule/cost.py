@@ -1,4 +1,8 @@
-"""The cost of single tiles and copies: cycles of loads, computation and stores by their shapes."""
+"""The cost of single tile tasks, loads, stores and moves on one chip, by their shapes: the smallest part of the cost
+model.
+
+Costs are `QueueCost`s, cycles on one queue. `schedule.plan_timer` puts them in sequence. Each shape is computed once.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,10 @@ _PLACES = 8  # inside a burst that are looked at
 
 
 class TileCost(NamedTuple):
-    """The cost of a tile on one unit.
+    """The cost of a tile task on one unit.
 
-    `unit_cost`: on the unit itself. `emit`: on the unit that takes its sums out of their memory, if one does. `sums_at_once`:
-    tiles whose sums lie in that memory at once.
+    `unit_cost`: on the unit itself. `emit`: on the unit that takes its sums out of their memory; None: none does.
+    `sums_at_once`: number of tiles whose sums lie in that memory at once.
     """
 
     unit_cost: QueueCost
@@ -42,7 +46,7 @@ Brought = tuple[tuple[Unit, QueueCost], ...]  # by each DMA channel that can
 
 
 class CostModel:
-    """The cost of tiles and copies on one chip, by their shapes; each is computed once."""
+    """The cost of tile tasks and copies on one chip."""
 
     def __init__(self, chip: Chip):
         self.chip = chip
@@ -59,7 +63,9 @@ class CostModel:
         return any(unit.number for kind in ("mac_array", "vector") for unit in self.chip.workers(kind))
 
     def load(self, box: Box, view: View, home: int, space: int) -> Brought:
-        """The cost of a load of a box from the memory `home` into the memory `space`."""
+        """Return the cost of loading a box from the memory `home` into the memory `space`, by each DMA channel that
+        can.
+        """
         key = (box.size, view.strides, view.item_bytes, view.offset_bytes, home, space)
         cost = self._loads.get(key)
         if cost is None:
@@ -77,7 +83,7 @@ class CostModel:
         return cost
 
     def block(self, size_bytes: int, space: int) -> Brought:
-        """The cost of a load of constants into the memory `space`."""
+        """Return the cost of loading constants from DRAM into the memory `space`, by each DMA channel that can."""
         key = (size_bytes, space)
         cost = self._copies.get(key)
         if cost is None:
@@ -86,7 +92,7 @@ class CostModel:
         return cost
 
     def store(self, box: Box, view: View) -> QueueCost:
-        """The cost of a store of a box, by the channel that stores."""
+        """Return the cost of storing a box to DRAM, on the channel that stores."""
         begins = self._begins(box, view)
         key = (box.size, view.strides, view.item_bytes, begins)
         cost = self._copies.get(key)
@@ -97,7 +103,7 @@ class CostModel:
         return cost[0][1]
 
     def shift(self, box: Box, view: View) -> QueueCost:
-        """The cost of a copy of a box within the SRAM, by the channel that stores."""
+        """Return the cost of copying a box within the SRAM, on the channel that stores."""
         key = (box.size, view.strides, view.item_bytes, "shift")
         cost = self._copies.get(key)
         if cost is None:
@@ -106,8 +112,10 @@ class CostModel:
         return cost[0][1]
 
     def _begins(self, box: Box, view: View) -> range:
-        """The offsets within a DRAM burst at which such boxes may begin. Tensors begin at bursts; blocks of channels lie at
-        multiples of their size, rows and columns anywhere; a whole tensor has one offset."""
+        """Return the offsets in a DRAM burst at which such boxes may begin; costs are the mean over these.
+
+        Tensors begin at bursts. Channel blocks lie at multiples of their size, rows and columns anywhere.
+        """
         burst, strides = self.chip.dram.burst_bytes, view.strides
         if strides.maps is not None or not box.size:
             return _AT_FIRST
@@ -122,7 +130,7 @@ class CostModel:
     def _copy(
         self, ends: Sequence[tuple[Location, Location]], strides: list[Stride], item_bytes: int, channels: Sequence[Unit]
     ) -> Brought:
-        """The mean cost over these ends, for each channel."""
+        """Return the mean cost over these ends, for each channel."""
         engines = {channel: CopyEngine(channel.number, self.chip.dma_dimensions) for channel in channels}
         costs_by_channel = (
             (c, [sum_queue_cost(copies(*ends_of_copy, strides, item_bytes, engine), self.chip) for ends_of_copy in ends])
@@ -131,7 +139,9 @@ class CostModel:
         return tuple((channel, mean(each)) for channel, each in costs_by_channel)
 
     def moves(self, layer: Layer, views: Mapping[str, View], resident: Collection[str]) -> QueueCost:
-        """All that a mover does, from and to the first bytes of its memories."""
+        """Return the cost of all fills and copies of a data-movement layer, with every tensor at the first bytes of its
+        memory.
+        """
         key = (layer.node.name, *(name in resident for name in (*layer.activations, *layer.node.outputs)))
         cost = self._moves.get(key)
         if cost is None:
@@ -143,8 +153,10 @@ class CostModel:
         return cost
 
     def list_capable_units(self, layer: Layer, visited: Iterable[Sequence[TileTask] | int]) -> tuple[Unit, ...]:
-        """The units that can run every tile of the layer, so that each of them can take any chain. There are none where its
-        tiles are too large for the arrays that have their dataflow."""
+        """Return the units that can run every tile, so that each can take any chain; empty where there is none.
+
+        `visited`: groups of tile tasks; integers, which mark repeats, are passed over.
+        """
         capable: list[Unit] | None = None
         for tile in (tile for tiles in visited if not isinstance(tiles, int) for tile in tiles):
             runs = self.runs(layer, tile)
@@ -154,7 +166,7 @@ class CostModel:
         return tuple(capable or ())
 
     def runs(self, layer: Layer, tile: TileTask) -> Runs:
-        """A work's instructions on each unit that can run it, with its operands in that unit's memories."""
+        """Return the cost of a tile on each unit that can run it, with operands in that unit's memories."""
         write = tile.write.size if tile.write else None
         reads = [(box.size, *map(bool, box.start)) for box in tile.reads]
         key = (self._kind(layer), tile.variant, write, *reads, *[block.size_bytes for block in tile.blocks])
@@ -165,7 +177,7 @@ class CostModel:
         return costs
 
     def _kind(self, layer: Layer) -> int:
-        """The same number of layers whose works of one shape ask the same."""
+        """Return a number that is equal for layers whose tiles of one shape have one cost."""
         name = layer.node.name
         if name not in self._kinds:
             signature = tiling_key(layer), *(layer.laid(n) for n in (*layer.node.inputs, *layer.node.outputs) if n)

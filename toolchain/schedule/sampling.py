@@ -1,4 +1,9 @@
-"""Choose a few tiles of a loop nest and a few stripes of a cascade to walk, which stand for all others of their kind."""
+"""Choose a few tiles of a loop nest, and a few stripes of a cascade, that the cost model times in place of all others
+of their kind.
+
+Samples are sequences in which integers mark repeats. BEGIN stands before the steps that are repeated, and a positive
+number after them says how many steps they stand for.
+"""
 
 from __future__ import annotations
 
