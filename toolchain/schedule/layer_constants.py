@@ -1,4 +1,6 @@
-"""Constants of layers: those that several layers share, and those that are split into parts for prefetch."""
+"""Collect the constant blocks of layers: those that several layers share, those that are loaded again, and parts for
+prefetch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from toolchain.schedule.nodes import Fetch, Prefetch
 
 
 def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]:
-    """The indices of layers whose operator and constants another of these layers has as well."""
+    """Return the indices of those layers whose operator and constants equal another's among these layers."""
     groups: dict[bytes, list[int]] = {}
     for index, layer in layers:
         groups.setdefault(_fingerprint(layer), []).append(index)
@@ -29,7 +31,7 @@ def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]
 
 
 def _fingerprint(layer: Layer) -> bytes:
-    """Equal where the operator and its constants are."""
+    """Return a digest that is equal where operator and constants are."""
     digest = hashlib.sha256()
     constants = [layer.constants[n] for n in layer.node.inputs if n in layer.constants]
     for part in _parts((layer.node.op, constants)):
@@ -53,15 +55,20 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 class LayerConstants(NamedTuple):
-    """The constant blocks of a layer in the order of their first use, each with the tile that uses it first. `space`: the
-    memory in which units read them."""
+    """The constant blocks of a layer in the order of their first use, each with the index of the tile that uses it
+    first.
+
+    `space`: number of the memory in which units read them.
+    """
 
     blocks: Mapping[ConstantBlock, int]
     space: int
 
 
 def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> LayerConstants | None:
-    """The constants of a layer; None where units read them in several memories, so that they cannot be prefetched."""
+    """Return the constants of a layer; None where units read them in several memories, so that they cannot be
+    prefetched.
+    """
     first_uses: dict[Hashable, tuple[ConstantBlock, int]] = {}
     for number, tile in enumerate(layer.tiled.nest(layer, tiling).iterate_tasks()):
         for block in tile.blocks:
@@ -71,9 +78,11 @@ def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> La
 
 
 def count_reloaded(nest: Nest) -> dict[str, int]:
-    """The number of constants, by the key of their ring, where a loop has another around it that needs the same ones again.
+    """Return how many constants an outer loop would load again, by the key of their ring; rings without such are left
+    out.
 
-    A loop changes the constants where they differ between two neighbouring steps in its middle.
+    That is so where a loop that changes the constants has one around it that does not. Two neighbouring steps in its
+    middle show whether a loop changes them.
     """
     point = tuple(axis.steps[len(axis.steps) // 2] for axis in nest.axes)
     at_point, counts = _keys_by_ring(nest, point), dict[str, int]()
@@ -90,7 +99,7 @@ def count_reloaded(nest: Nest) -> dict[str, int]:
 
 
 def _keys_by_ring(nest: Nest, point: tuple[Any, ...]) -> dict[str, frozenset[Hashable]]:
-    """The constants at one point of a nest, by the key of the ring through which they pass."""
+    """Return the keys of the constants at one point of a nest, by the key of the ring that they pass through."""
     keys: dict[str, set[Hashable]] = {}
     for tile in nest.body(point):
         for i, block in enumerate(tile.blocks):
@@ -99,10 +108,10 @@ def _keys_by_ring(nest: Nest, point: tuple[Any, ...]) -> dict[str, frozenset[Has
 
 
 def split_constants(constants: LayerConstants, cuts: Iterable[tuple[Prefetch, int]], pitch: int) -> tuple[Fetch, ...]:
-    """Split a layer's constants, all or only the first, in order into fetches.
+    """Return the first constants of a layer, in order, as prefetches.
 
-    `cuts`: each prefetch with the index of the layer behind whose loads it is. `pitch`: bytes; each block begins at a multiple of
-    it.
+    `cuts`: each prefetch with the index of the layer after whose loads it is. `pitch`: each block begins at a multiple
+    of so many bytes.
     """
     rest = iter(constants.blocks.items())
     fetches: list[Fetch] = []

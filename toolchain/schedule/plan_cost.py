@@ -1,7 +1,7 @@
-"""The cost of a whole plan: its cycles by the timing model, the unit that runs each tile, its DRAM bytes.
+"""The cost of a whole plan: its cycles by the timing model, the unit that runs each tile, and its DRAM bytes.
 
-Tiles are assigned greedily, each chain to the unit on which it ends first. A chain is the tiles that add to the same partial
-sums: accumulators belong to one array, so a chain stays on it.
+Tiles are assigned greedily, each chain to the unit on which it ends first. A chain is the tiles that add to the same
+partial sums: accumulators belong to one array, so a chain stays on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _FEW_TILES = 128  # of a layer that are all timed; with 64, plain10 (docs/bounds
 
 @dataclass(frozen=True)
 class CostWeights:
-    """The weights of a cycle, of a cycle of the busiest queue, and of a byte between DRAM and the chip."""
+    """Weights by which plans of layers are compared: of a cycle, of a cycle of the busiest queue, and of a byte between
+    DRAM and chip.
+
+    Called with a `TiledLayer` it returns the weighted sum.
+    """
 
     cycle: float = 1.0
     busy: float = 0.0
@@ -54,10 +58,11 @@ def count_layer_bytes(
     visited: Iterable[Sequence[TileTask] | int],
     period: int = 1,
 ) -> int:
-    """The DRAM bytes of one layer. Prefetched constants, which have no ring, are loaded once.
+    """Return the bytes between DRAM and the chip of one layer. Constants without a ring, as prefetched ones, are loaded
+    once.
 
-    `visited`: its sampled tiles with marks, by `schedule.sampling.sample_tiles` with this `period`.
-    `unit`: that runs them.
+    `visited`: its sampled tiles with marks, of `schedule.sampling.sample_tiles` with this `period`. `unit`: one that
+    runs them.
     """
     buffers = defaultdict(lambda: MultiBuffer(sys.maxsize), empty_buffers(slots))
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
@@ -65,7 +70,9 @@ def count_layer_bytes(
 
 
 def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
-    """The DRAM bytes of a cascade. `layers`: by index."""
+    """Return the bytes between DRAM and the chip of a cascade. `layers`: by index. `visited`: its timed steps, with
+    marks of repeats.
+    """
     stages = {i: (tiled.layer, tiled.units[0], empty_buffers(tiled.rings)) for i, tiled in layers.items()}
     passing = (
         steps if isinstance(steps, int) else ((tile, *stages[i]) for i, tiles in flatten_tiles([steps]) for tile in tiles)
@@ -96,13 +103,13 @@ def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Co
 
 
 class PlanCosts:
-    """The cycles of plans of one region; the sampled tiles of each tiling are computed once."""
+    """The cycles and bytes of plans of one region; the sampled tiles of each tiling are computed once."""
 
     def __init__(self, model: CostModel, overlapping: Collection[str] = ()):
-        """The costs are those of one machine.
+        """Take the cost model of one machine.
 
-        `overlapping`: layers next to one on units of another kind. All their tiles are timed where they are few. A sampled tile
-        ends when the last of its kind does, so that the next layer would seem to wait for it.
+        `overlapping`: names of layers next to one on units of another kind. All of their tiles are timed where they are
+        few. A sampled tile ends when the last of its kind does, so that the next layer would seem to wait for it.
         """
         self.model, self._overlapping = model, overlapping
         self._visited: dict[tuple[str, Tiling], Visited] = {}
@@ -111,10 +118,10 @@ class PlanCosts:
     def cycles(
         self, plan: PlannedRegion, preloaded: Mapping[int, LayerConstants] | None = None, near: PlannedRegion | None = None
     ) -> int:
-        """The cycles of all layers at their addresses.
+        """Return the expected cycles of a plan, all layers at their addresses, by sampled tiles.
 
-        `preloaded`: by layer, constants that are not loaded. `near`: a plan from which this one differs in few layers; only what
-        differs is walked.
+        `preloaded`: by index of a layer, constants that are not loaded. `near`: a plan that differs in few layers; then
+        only what differs is walked.
         """
         if near is None or preloaded:
             return walk_plan(plan, self.model, self._some, preloaded)[0].cycles
@@ -125,7 +132,7 @@ class PlanCosts:
         return self._recorded.cycles_of(plan)
 
     def count_moved_bytes(self, plan: PlannedRegion) -> int:
-        """The bytes between DRAM and the chip, by sampled tiles."""
+        """Return the bytes between DRAM and the chip, by sampled tiles."""
         total = sum(cascade.moved_bytes for cascade in plan.cascades)
         for planned in (planned for planned in plan.parts if isinstance(planned, PlannedLayer)):
             layer, residents = planned.layer, plan.residents
@@ -138,7 +145,7 @@ class PlanCosts:
         return total
 
     def _some(self, tiled: TiledLayer) -> Visited:
-        """The works that stand for all: where only the first have their constants there, none does."""
+        """Return the sampled tiles of a layer; all where only some constants are prefetched, or other layers overlap."""
         if tiled.fetches and any(ring.of_constants for ring in tiled.rings):
             return [tuple(tiled.tasks())]
         key = tiled.name, tiled.tiling
@@ -151,6 +158,6 @@ class PlanCosts:
 
 
 def assign_units(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
-    """The plan with the cycles of all its tiles, and the unit of each where there is a choice."""
+    """Return the plan with the cycles of all its tiles, and the unit of each where there is a choice."""
     timer, layers = walk_plan(plan, model)
     return replace(plan, cycles=timer.cycles, parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)
