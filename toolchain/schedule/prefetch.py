@@ -1,9 +1,11 @@
-"""Constants are fetched while earlier layers run, so that the load channel works where it would wait.
+"""Search prefetches: constants of later layers are loaded while earlier layers run, where the load channel would be
+idle.
 
-Layer by layer, the idle cycles of the load channel are filled with constants of later layers, in the order of their first use, as
-far as there is room from then to the end of their layer. Where all constants of a layer have room, none of them passes through a
-ring; else the first of them may have. What a layer fetches for others is cut into equal pieces, one behind the loads of each of
-its tiles. A plan is taken only where it takes fewer cycles as a whole.
+`schedule.region_planner` asks for each base plan. Layer by layer, idle cycles of the load channel are filled with
+constants of later layers, in the order of their first use. They need room from then to the end of their layer. Where
+all constants of a layer have room, none of them passes through a tile buffer; else only the first are prefetched. What
+a layer fetches is cut into equal pieces, one after the loads of each of its tiles. A plan is taken only where it takes
+fewer cycles as a whole.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ _FEW = 4  # layers for which one fetches: copies of more fill a queue, which kee
 
 @dataclass(frozen=True)
 class PreloadedCost:
-    """The cost of one layer whose constants are there when it begins.
+    """The cost of one layer whose constants are on the chip when it begins.
 
-    `plan`: with its other rings. `moved_cycles`: of the loads and stores that remain. `grows_bytes`: by how much the constants
-    take more memory than in rings.
+    `plan`: with its other tile buffers. `moved_cycles`: of the loads and stores that remain. `grows_bytes`: bytes that
+    all constants take more than their tile buffers.
     """
 
     constants: LayerConstants
@@ -55,8 +57,10 @@ class PreloadedCost:
 
 
 def with_constants_there(plan: PlannedRegion, index: int, model: CostModel) -> PreloadedCost | None:
-    """A layer of the plan that runs by itself, with its constants there when it begins. None where it has no constants to be
-    fetched before, or has them so already."""
+    """Return the cost of a layer outside cascades with its constants on the chip when it begins.
+
+    None: it is data movement, has prefetches already, or its constants cannot be prefetched.
+    """
     tiled, chip, pitch = plan.layers[index], model.chip, dram_alignment(model.chip)
     if not isinstance(tiled, TiledLayer) or tiled.fetches:
         return None
@@ -83,7 +87,7 @@ _Bytes = Mapping[int, npt.NDArray[np.int64]]  # by memory, of each layer
 
 
 class PrefetchSearch:
-    """The search of prefetches for one plan. Layers in cascades keep their constants in rings."""
+    """The search of prefetches for one plan. Layers in cascades neither fetch nor are fetched for."""
 
     def __init__(
         self,
@@ -95,11 +99,11 @@ class PrefetchSearch:
         place: Place,
         steps: SearchSteps,
     ):
-        """The search is given a plan and the means to place and time its variants.
+        """Take a plan without prefetches, and the means to place and time its variants.
 
-        `shared`: layers whose constants others have as well; they are loaded once, where there is room. `used_bytes`: of a memory
-        while each layer runs. `sizes`: of the memories. `costs`: of plans. `place`: gives addresses to the plan's layers, after a
-        search if so.
+        `shared`: layers whose constants others have as well, which are left out. `used_bytes`: returns the bytes of a
+        memory that are live while each layer runs. `sizes`: of the memories. `place`: returns the plan with other
+        layers and new addresses, after a search if its second argument is true; None where they have no place.
         """
         self._plan, self._shared, self._used_bytes, self._sizes, self._place = plan, shared, used_bytes, sizes, place
         self._steps = steps
@@ -110,7 +114,9 @@ class PrefetchSearch:
 
     @cached_property
     def first(self) -> PlannedRegion:
-        """The plan with the fullest prefetch that has a place at once, where that takes fewer cycles: an estimate of `best`."""
+        """The plan with the fullest prefetch that has a place without a search, if it takes fewer cycles, else the
+        plan. It estimates `best`.
+        """
         if self._steps.over or not self.may_gain:
             return self._plan
         tried = (self._find_place(self._dealt(_FILLED[0], share, _FEW), False) for share in _EASY)
@@ -119,10 +125,14 @@ class PrefetchSearch:
 
     @cached_property
     def may_gain(self) -> bool:
+        """True where prefetches could save enough cycles to be worth a search."""
         return all(gain >= _LEAST_GAIN * self._plan.cycles for gain in self._most_gains())
 
     def best(self, worst: float = math.inf) -> PlannedRegion:
-        """The plan itself where nothing is gained. `worst`: cycles; a first variant of more of them ends the search."""
+        """Return the plan with prefetches that takes fewest cycles, if that saves 1 %, else the plan itself.
+
+        `worst`: the search ends where its first variant takes more cycles.
+        """
         best = self._plan
         if not self.may_gain:
             return best
@@ -136,7 +146,7 @@ class PrefetchSearch:
         return best
 
     def _plans(self, most: int, worst: float) -> list[PlannedRegion]:
-        """The variants that have a place. `most`: layers that one layer may fetch for."""
+        """Return the variants that have a place. `most`: layers that one layer may fetch for."""
         plans: list[PlannedRegion] = []
         for filled in _FILLED:
             if plans and plans[0].cycles > worst:
@@ -157,10 +167,10 @@ class PrefetchSearch:
         return self._known_places[key]
 
     def _most_gains(self) -> Iterator[float]:
-        """Two upper bounds of the cycles gained if no layer waits for its constants.
+        """Yield two upper bounds of the cycles gained if no layer waits for its constants.
 
-        The first times each layer alone. The second times them together: neighbours hide a part of the waits, and other addresses
-        may gain more.
+        The first times each layer alone. The second times them together: neighbours hide a part of the waits, and other
+        addresses may gain more.
         """
         yield sum(max(0.0, self._plan_cycles(i) - cost.plan.cycles) for i, cost in self._costs_by_layer.items())
         constants = {i: cost.constants for i, cost in self._costs_by_layer.items()}
@@ -172,26 +182,26 @@ class PrefetchSearch:
 
     @cached_property
     def _costs_by_layer(self) -> dict[int, PreloadedCost]:
-        """The layers whose constants can be fetched before and that can fetch some."""
+        """The layers whose constants can be prefetched, and that can prefetch for others."""
         others = {i for c in self._plan.cascades for i in c.indices}.union(self._shared)
         alone = (i for i in range(len(self._plan.layers)) if i not in others)
         costs = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
         return {i: cost for i, cost in costs if cost is not None}
 
     def _room(self, share: float) -> _Bytes:
-        """The free bytes while each layer runs, by memory, in this share of it."""
+        """Return the free bytes while each layer runs, by memory, in this share of it."""
         return {s: int(share * self._sizes[s]) - used for s, used in self._used.items()}
 
     @cached_property
     def _used(self) -> _Bytes:
-        """Bytes in use while each layer runs, by memory that constants are read in."""
+        """The live bytes while each layer runs, by memory that constants are read in."""
         return {
             s: np.array(self._used_bytes(s), np.int64)
             for s in sorted({cost.constants.space for cost in self._costs_by_layer.values()})
         }
 
     def _find_roomy_layers(self, room: _Bytes) -> set[int]:
-        """The layers for all of whose constants there is room while they run."""
+        """Return the layers for all of whose constants there is room while they run."""
         return {i for i, cost in self._costs_by_layer.items() if cost.grows_bytes <= room[cost.constants.space][i]}
 
     @cached_property
@@ -200,11 +210,11 @@ class PrefetchSearch:
         return len(self._find_roomy_layers(self._room(1.0))) < len(self._costs_by_layer)
 
     def _dealt(self, filled: float, share: float, most: int) -> list[PlannedLayer]:
-        """The layers with their constants fetched ahead, as far as there is room in so much of the memories.
+        """Return the layers with prefetches, as far as there is room in this share of the memories.
 
-        What is not there when a layer begins that others have fetched for, it fetches itself, behind the loads of its tiles.
-        Where a layer has more constants than all of the room, its first are fetched, and the others pass through its rings.
-        `most`: layers for which one fetches.
+        A layer fetches by itself, after the loads of its tiles, what others have not fetched by its beginning. Where a
+        layer has more constants than all of the room, its first are prefetched, and the others pass through its tile
+        buffers. `filled`: share of idle cycles to fill. `most`: layers that one layer may fetch for.
         """
         room = self._room(share)
         complete = self._find_roomy_layers(room)
@@ -250,7 +260,7 @@ class PrefetchSearch:
         return [self._add_fetches(i, p, fetched.get(i, ())) for i, p in enumerate(self._plan.layers)]
 
     def _idle_cycles(self, index: int, fetched: Sequence[int]) -> float:
-        """The idle cycles of the load channel. `fetched`: the layer behind which each of its first constants is."""
+        """Return the idle cycles of the load channel. `fetched`: the layer that fetches each of its first constants."""
         cost = self._costs_by_layer[index]
         fetched_before = sum(since < index for since in fetched)
         load_cycles = sum(self._block_cycles(b) for b in islice(cost.constants.blocks, fetched_before, None))
@@ -270,6 +280,6 @@ class PrefetchSearch:
 
 
 def _count_served(layers: Sequence[PlannedLayer]) -> int:
-    """The most layers for which one fetches constants."""
+    """Return the most layers for which one layer fetches constants."""
     fetching = Counter(since for planned in layers for since in {part.since for part in planned.fetches})
     return max(fetching.values(), default=0)
