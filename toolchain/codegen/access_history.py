@@ -58,6 +58,7 @@ class AccessHistory:
                 self._memories[access.space][access.write].record(access, engine, event)
 
     def _constant(self, access: Access) -> bool:
+        """Return whether the access is to DRAM that is never written."""
         return access.space == Space.DRAM and access.address >= self._constants_from
 
 
@@ -80,6 +81,7 @@ class _Touched:
                 latest_events[engine] = self._engine_accesses[engine].latest(access, latest_events[engine], bound)
 
     def _span(self, access: Access) -> slice:
+        """Return the granules that the access touches, as a slice of the table."""
         return slice(access.address // self._granule, (access.end - 1) // self._granule + 1)
 
 

@@ -161,6 +161,7 @@ def _container(header: Header, entry: EntryHeader, body: memoryview) -> Containe
 
 
 def _text(data: bytes, thing: str) -> str:
+    """Return a section as text. Raise ProgramError, which names the section, where it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -170,6 +171,10 @@ def _text(data: bytes, thing: str) -> str:
 def _segment(
     header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], blocks: BlockReader, machine: Machine
 ) -> Region | HostSubgraph:
+    """Return a segment of its header, with its sections read and checked against the machine. Raise ProgramError.
+
+    `get`: returns the bytes of a section.
+    """
     if isinstance(header, IslandHeader):
         return HostSubgraph(get(header.model), header.inputs, header.outputs, header.nodes)
     dram_size_bytes = machine.chip.dram.size

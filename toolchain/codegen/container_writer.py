@@ -97,6 +97,7 @@ def _bound_header(bound: Mapping[str, np.ndarray], sections: _Sections) -> dict[
 
 
 def _require_same_model(entries: Mapping[str, Container]) -> None:
+    """Raise CompileError where entries are none, too many, or of different models or machines."""
     if not entries:
         raise CompileError("entries: there are none; a file has one or more")
     if len(entries) > ENTRIES:
@@ -125,6 +126,7 @@ class _Sections:
 
 
 def _segment_header(segment: Region | HostSubgraph, sections: _Sections, blocks: BlockWriter) -> dict[str, Any]:
+    """Return the header of a segment, and store its program, constants and tables in `sections` and `blocks`."""
     if isinstance(segment, HostSubgraph):
         return {
             "kind": "host",

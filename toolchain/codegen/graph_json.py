@@ -81,6 +81,8 @@ def _array(value: Any, array: ArrayAt) -> np.ndarray:
 
 
 def _many(read: Callable[[Any, ArrayAt], Any]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
+    """Return the decoder of a tuple of any length whose elements `read` decodes."""
+
     def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
         if not is_list(value):
             raise ValueError(f"is {value!r:.40}")
@@ -90,6 +92,8 @@ def _many(read: Callable[[Any, ArrayAt], Any]) -> Callable[[Any, ArrayAt], tuple
 
 
 def _each(reads: Sequence[Callable[[Any, ArrayAt], Any]]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
+    """Return the decoder of a tuple of fixed length, with a decoder for each element."""
+
     def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
         if not is_list(value) or len(value) != len(reads):
             raise ValueError(f"is {value!r:.40}")
@@ -99,6 +103,7 @@ def _each(reads: Sequence[Callable[[Any, ArrayAt], Any]]) -> Callable[[Any, Arra
 
 
 def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
+    """Return a value of a plain type or enumeration. Raise ValueError where it does not fit the type."""
     if not _fits(value, hint):
         raise ValueError(f"is {value!r:.40}")
     return hint(value) if isinstance(hint, type) and issubclass(hint, enum.Enum) else value
@@ -223,6 +228,7 @@ def graph_to_text(graph: Graph, array: Callable[[np.ndarray, bool], Any]) -> str
 
 
 def _pack_node(node: Node, array: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+    """Return a node as JSON. Raise InternalError where it is no integer operator."""
     op = node.op
     if not isinstance(op, NpuOp) or INTEGER_OPERATORS.get(op.NAME) is not type(op):
         raise InternalError(f"node {node.name}: {type(op).__name__} is no integer operator of toolchain.ops")
@@ -272,6 +278,7 @@ def _origin(name: str, origin_value: Any, array: Callable[[Any], np.ndarray]) ->
 
 
 def _value(name: str, value: Any, hint: Any, array: Callable[[Any], np.ndarray]) -> Any:
+    """Decode a value of type `hint`. Raise ValueError that names the tensor."""
     try:
         return decode_value(value, hint, array)
     except ValueError as wrong:
@@ -279,6 +286,9 @@ def _value(name: str, value: Any, hint: Any, array: Callable[[Any], np.ndarray])
 
 
 def _node(node_value: Any, array: Callable[[Any], np.ndarray]) -> Node:
+    """Return the node of its JSON. Raise NewerFileError for an unknown operator or version, ValueError that names the
+    node for another fault.
+    """
     if not is_dict(node_value) or sorted(node_value) != list(_NODE_KEYS):
         raise ValueError(f"a node has {', '.join(_NODE_KEYS)}, not {node_value!r:.40}")
     name, operator = node_value["name"], node_value["operator"]

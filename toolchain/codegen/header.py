@@ -52,6 +52,7 @@ def _faults(header: Header, body_bytes: int) -> Iterator[str]:
 
 
 def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterator[str]:
+    """Yield faults of an entry: tensors that nothing makes, states, bound inputs, sections outside the file."""
     spans = [header.machine, entry.graph, *header.blocks, *(b.data for b in entry.bound)]
     regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
     available_tensors, state_names = {t.name for t in entry.inputs}, set[str]()
@@ -135,6 +136,7 @@ def _find_unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterato
 
 
 def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
+    """Yield faults of sections: each lies inside the file, and all together have no more bytes than it."""
     for start, size in spans:
         if start + size > body_bytes:
             yield f"a section of {size} bytes at {start} does not lie within the {body_bytes} bytes behind the header"
@@ -145,6 +147,7 @@ def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
 def _region_faults(
     region: RegionHeader, blocks: Sequence[Span], shape_by_tensor: dict[str, tuple[int, ...]], where: str
 ) -> Iterator[str]:
+    """Yield faults of a region's tables, constants, ports and areas. `where`: the segment, for messages."""
     if region.op_layers[1] % 4:
         yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
     yield from _constant_faults(region, blocks, where)

@@ -26,6 +26,7 @@ Pieces = tuple[tuple[Count, Count, Count], ...]  # number of a block, first of i
 
 
 def _check_shape_bytes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape. Raise ValueError where it has too many dimensions or elements."""
     if len(shape) > HEADER_RANK:
         raise ValueError(f"has {len(shape)} dimensions, {HEADER_RANK} are the most")
     if math.prod(max(1, d) for d in shape) > TENSOR_ELEMENTS:
@@ -37,12 +38,15 @@ Shape = Annotated[tuple[Count, ...], AfterValidator(_check_shape_bytes)]
 
 
 def _element_type(name: str) -> str:
+    """Return the name. Raise ValueError where it is no element type of ONNX."""
     if not re.fullmatch(r"bool|complex(64|128)|bfloat16|u?int(4|8|16|32|64)|float(16|32|64|8_\w+)", name):
         raise ValueError(f"{name!r} is no element type of ONNX")
     return name
 
 
 class _Section(BaseModel):
+    """The base of all sections of the header: frozen and strict, without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 

@@ -202,6 +202,7 @@ def _place_spills(buffers: Sequence[Buffer], first: int, chip: Chip) -> Placemen
 
 
 def _get_stored_bytes(root: str, graph: Graph, plan: PlannedRegion) -> int:
+    """Return the bytes of storage of a root, filled channel blocks included."""
     kind = graph.types[root]
     return plan.views[root].count_stored_bytes(kind.shape) if root in plan.views else kind.size_bytes
 
@@ -238,6 +239,7 @@ def _layers(plan: PlannedRegion, roots: Mapping[str, Location], count: int, step
 
 
 def _port(name: str, graph: Graph, plan: PlannedRegion, roots: Mapping[str, Location]) -> Port:
+    """Return the port of a tensor at its place in these roots."""
     view = plan.views.get(name)
     base = roots[view.root if view else name]
     maps = view.strides.maps if view else None

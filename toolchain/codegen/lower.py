@@ -260,6 +260,7 @@ class _LayerLowering:
         return self.plan.slot(self.index, role, space, index), is_resident
 
     def _tile(self, task: TileTask, unit: Unit) -> Group:
+        """Return the operations of one tile task on this unit."""
         loads: list[MachineOp] = []
         sites = [self._read(f"r{i}", box, unit, loads) for i, box in enumerate(task.reads)]
         addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(task.blocks)]
@@ -269,6 +270,7 @@ class _LayerLowering:
         return Group(tuple(loads), computes, tuple(stores), self.index)
 
     def _read(self, role: str, box: Box, unit: Unit, loads: list[MachineOp]) -> BoxLocation:
+        """Return where the unit reads a box: in place, or in a buffer slot; append the copies that load it to `loads`."""
         base, view = self.location(box.tensor, box.start), self.view(box.tensor)
         if not needs_staging(box, unit, self.plan.residents):
             return BoxLocation(base.address, view.strides)
@@ -280,6 +282,7 @@ class _LayerLowering:
         return site
 
     def _block(self, role: str, block: ConstantBlock, unit: Unit, loads: list[MachineOp]) -> int:
+        """Return the on-chip address of a constant block; append the copies that load it to `loads`."""
         part = self.prefetch_by_key.get(block.key)
         if part is not None:
             return self.plan.part(self.index, part).address + part.offsets[block.key]
@@ -290,6 +293,9 @@ class _LayerLowering:
         return slot.address
 
     def _write(self, box: Box, unit: Unit, stores: list[MachineOp]) -> BoxLocation:
+        """Return where the unit writes a box: in place, or in a buffer slot; append the copies that store it to
+        `stores`.
+        """
         base, view = self.location(box.tensor, box.start), self.view(box.tensor)
         if box.tensor in self.plan.residents:
             return BoxLocation(base.address, view.strides)
@@ -317,6 +323,7 @@ class _LayerLowering:
         return Group((), (), tuple(lower_moves(self.layer, self.plan.views, self.location, self.chip)), self.index, self._row())
 
     def _row(self) -> Row | None:
+        """Return the computed row that the layer's moves reach; None where there is none."""
         index = self.layer.move_op.row_index(self.layer)
         if index is None:
             return None
@@ -350,6 +357,7 @@ def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
 
 
 def _place_op(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> PlacedOp:
+    """Return the operation with the bytes that it touches; with a computed row, all that the row may name."""
     op_accesses = accesses(op, chip)
     if row is None or not isinstance(op, Copy) or not (op.destination_base or op.source_base):
         return PlacedOp(op, layer, op_accesses)

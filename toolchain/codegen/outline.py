@@ -146,6 +146,7 @@ class _Costs:
 
 
 def _costs(ops: Sequence[MachineOp], machine: Machine) -> _Costs:
+    """Return the costs of registers and calls on this machine, measured by encoding them."""
     most = machine.chip.dram.size - 1
     sets = decode(encode([Call(0), SetBase(1, 0, 1), SetBase(1, 0, -most)], machine.isa), machine.isa).words
     kinds = {type(op): op for op in ops}
@@ -198,6 +199,7 @@ class _Groups:
         self._ids = [number_by_key.setdefault(self._get_group_key(g), len(number_by_key)) for g in range(len(group_starts))]
 
     def _spans(self) -> Iterator[tuple[int, int]]:
+        """Return (first, end) of the operations of each group."""
         return zip(self.starts, self.starts[1:])
 
     def _get_group_key(self, group: int) -> object:
@@ -265,6 +267,7 @@ class _Groups:
         return sum(self._words[p + offset] for p in places[1:])
 
     def _make_run(self, places: Sequence[int], count: int, needs: Sequence[Sequence[_Need]], saving: int) -> _RepeatedRun:
+        """Return a run with the registers for its addresses: addresses that move equally share one."""
         vectors = list(dict.fromkeys(v for need in needs for _, _, v in need))
         base = self.starts[places[0]]
         slots = {(op - base, address): vectors.index(v) for need in needs for op, address, v in need}
@@ -322,6 +325,7 @@ class _Writer:
         self._runs = runs
 
     def written(self) -> SynchronisedProgram:
+        """Return the program with a block at the first place of each run, and calls at the others."""
         ops: list[MachineOp] = []
         layers: list[int] = []
         group = 0

@@ -71,10 +71,12 @@ def _still_read(placed: Sequence[PlacedOp], state: StatePlace) -> bool:
 
 
 def _meets(access: Access, first: int, size_bytes: int) -> bool:
+    """Return whether the access may touch bytes [first, first + size_bytes)."""
     return access.address < first + size_bytes and first < access.end
 
 
 def _move_to_place(placed: PlacedOp, states: Iterable[StatePlace], chip: Chip) -> PlacedOp:
+    """Return the operation with stand-in addresses replaced. Raise InternalError for one that is no copy or fill."""
     if all(a.space != Space.DRAM or a.end <= ELSEWHERE for a in placed.accesses):
         return placed
     op = placed.op

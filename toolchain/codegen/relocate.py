@@ -76,6 +76,7 @@ def _find_area(container: Container, name: str) -> tuple[int, DramArea] | str:
 
 
 def _faults(areas: tuple[DramArea, ...], chip: Chip) -> Iterator[str]:
+    """Yield a sentence for each area that is misaligned, outside DRAM, or over another."""
     step = chip.dram.alignment_bytes
     for area in areas:
         prefix = f"base {area.label}={area.base:#x}"
@@ -94,6 +95,8 @@ def _faults(areas: tuple[DramArea, ...], chip: Chip) -> Iterator[str]:
 
 
 def _move_areas(region: Region, areas: tuple[DramArea, ...]) -> Region:
+    """Return the region with these areas in place of its own, in order, and all addresses inside them moved along."""
+
     def place(address: int) -> int:
         old = area_at(region.areas, address)
         assert old is not None  # what a file says of its areas holds all of its addresses

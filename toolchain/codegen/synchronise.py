@@ -145,6 +145,7 @@ def _ring(counts: Counter[Pair], engines: Sequence[int]) -> list[Pair]:
 
 
 def _close_ring(way: Sequence[int]) -> list[Pair]:
+    """Return the pairs of neighbours in this order of engines, the last with the first."""
     return list(zip(way, (*way[1:], way[0])))
 
 

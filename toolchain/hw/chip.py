@@ -25,6 +25,8 @@ from toolchain.hw.unit_map import DRAM, EMIT, EMITTED, KINDS, SRAM, SUMS, Space,
 
 
 class Clock(Section):
+    """The machine's one clock, in Hz."""
+
     frequency: Hertz
 
 
@@ -47,6 +49,12 @@ def _table_name(name: str) -> str:
 
 
 class Isa(Section):
+    """The instruction table's file, and how instruction words are read.
+
+    `word_cycles`: cycles in which the front end reads one word. `program_memory`: the memory whose read port gives the
+    words; own: one that nothing else reads.
+    """
+
     file: Annotated[str, AfterValidator(_table_name)]  # beside the machine's YAML, e.g. isa/registers.yaml
     word_cycles: PositiveFloat = 1.0  # the front end reads one instruction word in this time
     # whose read port gives the words; own: a memory of the front end's, which nothing else reads
@@ -54,6 +62,8 @@ class Isa(Section):
 
 
 class Energy(Section):
+    """Energy of a multiply-accumulate and of a byte moved, in picojoules."""
+
     pj_per_mac: PositiveFloat
     pj_per_sram_byte: PositiveFloat
     pj_per_dram_byte: PositiveFloat
@@ -75,6 +85,8 @@ class Host(Section):
 
 
 class Chip(Section):
+    """A machine: the keys of its YAML file, in base units, and what follows from them."""
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$")]
     description: str = ""
     clock: Clock

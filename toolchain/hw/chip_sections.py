@@ -57,6 +57,12 @@ class FeatureMaps(Section):
 
 
 class Layout(Section):
+    """The section on how constants and feature maps lie in memory.
+
+    `weight_tile`: [inner, outputs], weights of convolutions lie in tiles; not given: the weights of an output channel
+    lie together. `feature_maps`: channels lie in granules; not given: all channels of a pixel lie together.
+    """
+
     parameters: ParameterEntry = ParameterEntry()
     # Of convolutions, [inner, outputs]; not given: the weights of an output channel together
     weight_tile: Tile | None = None
@@ -64,6 +70,8 @@ class Layout(Section):
 
 
 class Sync(Section):
+    """The section on semaphores: how many there are, and how far each counts."""
+
     semaphores: Positive
     max_count: Positive = 255
 
@@ -103,6 +111,8 @@ class Control(Section):
 
 
 class ConvolutionLimits(Section):
+    """Limits of one convolution or depthwise instruction; not given: none. Pairs are [height, width]."""
+
     max_kernel: Pair | None = None
     max_stride: Pair | None = None
     max_dilation: Pair | None = None
@@ -113,6 +123,12 @@ class ConvolutionLimits(Section):
 
 
 class MatrixLimits(Section):
+    """Limits of one matrix product instruction.
+
+    `computed_operand`: both operands may be activations. `max_k`: inner size. `max_n`: columns. `max_batches`: products
+    at strides.
+    """
+
     computed_operand: bool = True  # both operands may be activations
     max_k: Positive | None = None
     max_n: Positive | None = None
@@ -120,11 +136,15 @@ class MatrixLimits(Section):
 
 
 class PoolLimits(Section):
+    """Limits of one pool instruction; not given: none. Pairs are [height, width]."""
+
     max_kernel: Pair | None = None
     max_stride: Pair | None = None
 
 
 class ElementwiseLimits(Section):
+    """Limits of one elementwise instruction. `broadcast`: the second operand may have fewer elements."""
+
     broadcast: bool = True  # a second operand of fewer elements
 
 

@@ -32,7 +32,14 @@ WordBytes = Annotated[
 
 
 class Memory(Section):
-    """One address space. `dram` holds weights, inputs and outputs; engines compute on `sram`."""
+    """One address space. `dram` holds weights, inputs and outputs; engines compute on `sram`.
+
+    Transfers are charged in whole bursts for each contiguous run. `frequency`: of a clock of its own, in whose cycles
+    its rates and latencies are given. `bank_bytes`: bytes of a word; words lie in the banks in turn. `bank_cycles`:
+    cycles for which a word occupies its bank. `words`: whole: each run takes the words that it touches; packed: runs
+    share words. `shared_ports`: reads and writes share the larger of both rates. `arbitration`: whom a port serves
+    first of those that are ready. `private_to`: an engine, each of whose units has a memory like this for itself.
+    """
 
     size: Bytes
     frequency: Hertz | None = None  # of a clock of its own, of whose cycles its rates and latencies speak; not given: the chip's
@@ -85,6 +92,12 @@ class MacRate(Section):
 
 
 class Accumulators(Section):
+    """The accumulators of an array. `entries`: sums that one instruction may have.
+
+    `memory`: the sums lie in this memory, and the operation emit of a vector engine takes them out; not given: the
+    array keeps them to itself.
+    """
+
     bits: Literal[24, 32, 40, 48, 64] = 32
     entries: Positive  # accumulators available to one instruction: output pixels x output channels
     # sums lie there at addresses, and the operation `emit` of a vector engine takes them away; not given: the array's own affair
@@ -244,6 +257,11 @@ class VectorMemories(Section):
 
 
 class Vector(Section):
+    """A vector engine: computes elementwise functions, tables, pools and others, each at its own rate.
+
+    `count`: number of engines like this. `functions`: by the names that machine operations give theirs.
+    """
+
     kind: Literal["vector"]
     count: Units = 1  # engines like this
     functions: Annotated[
@@ -256,6 +274,15 @@ class Vector(Section):
 
 
 class Dma(Section):
+    """A DMA engine: channels that move data between memories, each an in-order queue.
+
+    `bytes_per_cycle`: of one channel. `runs`: whole_beats: each contiguous run takes whole beats; packed: runs share
+    beats. `request_cycles`: until a request reaches the memories. `run_cycles`: for each contiguous run, in which
+    nothing moves. `outstanding`: operations of a channel in flight. `in_flight_bytes`: requested and not yet received.
+    `dimensions`: strided counts around a run. `transpose_block`: side of the square of elements that it transposes; 0:
+    it cannot. `memories`: those that it reaches; not given: all.
+    """
+
     kind: Literal["dma"]
     channels: Units = 1  # each an in-order queue of its own
     bytes_per_cycle: PositiveFloat  # of one channel

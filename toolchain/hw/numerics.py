@@ -22,6 +22,8 @@ RoundingName = Annotated[Rounding, Field(strict=False)]
 
 
 class ScaleKeys(Section):
+    """The scales that the machine has: multiplier and shift, powers of two, or float32."""
+
     kind: ScaleKind
     multiplier_bits: Annotated[int, Field(ge=1, le=31)] = 31
     shift_min: Annotated[int, Field(ge=-31, le=62)] = 0  # below 0: a left shift, powers of two only
@@ -43,6 +45,13 @@ class TableKeys(Section):
 
 
 class NumericsKeys(Section):
+    """The section on types of codes, scales, rounding and overflow.
+
+    `more_activations`, `more_weights`: further types that a tensor or a layer may have. `symmetric_activations`: zero
+    points are 0. `weight_group`: weights that share a scale where the model does not say so; 0: those of a channel.
+    `per_op`: rounding of single operations. `add_left_shift`: bits of headroom of both operands of a sum.
+    """
+
     activation: ActivationName
     # That tensors may have instead, each its own; an operation says which its operands have.
     more_activations: Annotated[tuple[AnyActivationName, ...], Field(examples=[["int16"]])] = ()

@@ -26,12 +26,15 @@ _LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory o
 
 
 class Section(BaseModel):
+    """The base of all sections: frozen and strict, without unknown keys, infinity and NaN."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True, defer_build=True
     )
 
 
 def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
+    """Return a quantity of a file in base units. Raise ValueError."""
     return _read(value, info.context == WRITTEN, units, example)
 
 
@@ -68,6 +71,7 @@ def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
 
 
 def _written(value: int, units: dict[str, int]) -> str:
+    """Return a quantity as text with the largest unit that divides it."""
     exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
     factor, unit = max(exact)
     return f"{value // factor} {unit}"

@@ -76,6 +76,14 @@ Reduction = Annotated[Blocks, BeforeValidator(_blocks), PlainSerializer(_reducti
 
 
 class ArrayTiming(Section):
+    """The terms of an array's time beside its size.
+
+    `reduction`: how taps and channels fill the depth: each tap by itself (per_tap), all together (dense), or in blocks
+    of [channels, taps]. `depthwise_taps`: taps that mode diagonal takes together. `fold_cycles`: before each fold.
+    `input_edge_bytes`, `weight_edge_bytes`: bytes a cycle that enter. `window_bytes`: buffer from which all taps take
+    an input that is read once. `shared_outputs`: output channels for which an input is read once.
+    """
+
     # per_tap: the elements of a kernel's tap fill depth (ws, is: and rows) for themselves, and the last ones are padded; dense:
     # those of all taps together, which takes a gather in front of the array; or in blocks of [channels, taps]
     reduction: Reduction = _REDUCTIONS["per_tap"]

@@ -150,6 +150,9 @@ def _statements(text: str, isa: Isa) -> Iterator[tuple[int, str]]:
 
 
 def _descriptor(line: int, statement: str, isa: Isa) -> Descriptor:
+    """Return the descriptor of a statement. Raise ProgramError for an unknown operation, a missing field, or a value
+    that does not fit.
+    """
     name, *words = statement.split() or [""]
     plan = _known_plan(line, name, isa)
     values = _assignments(line, words)
@@ -174,6 +177,7 @@ def _refuse_semaphore(line: int, name: str, key: str, semaphore: int, bits: Bits
 
 
 def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple[int, RegisterPart]]) -> int:
+    """Return the word of a statement `write ...` or `start ...`. Raise ProgramError for another one."""
     table = register_table(isa)
     match = _WRITE.match(statement)
     if match:
@@ -210,6 +214,7 @@ def _write_word(line: int, name: str, value_text: str, table: RegisterTable, tar
 
 
 def _known_plan(line: int, name: str, isa: Isa) -> OperationPlan:
+    """Return the encoding of an operation. Raise ProgramError where the instruction set lacks it."""
     plan = isa.plans.get(name)
     if plan is None:
         raise ProgramError(f"listing line {line}: no operation {name!r}; {isa.name} has {', '.join(isa.plans)}")
@@ -217,6 +222,7 @@ def _known_plan(line: int, name: str, isa: Isa) -> OperationPlan:
 
 
 def _assignments(line: int, words: list[str]) -> dict[str, int]:
+    """Return the values of words NAME=VALUE. Raise ProgramError for another word or a repeated name."""
     values: dict[str, int] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -236,6 +242,7 @@ def _number(line: int, text: str) -> int:
 
 
 def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots: Sequence[BitField]) -> None:
+    """Raise ProgramError for unknown or missing fields and values that do not fit. `slots`: the fields to be given."""
     name = plan.operation.NAME
     by_name = {s.name: s for s in slots}
     for key, value in values.items():

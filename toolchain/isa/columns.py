@@ -58,12 +58,14 @@ def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan
 
 
 def _misfit(index: int, plan: OperationPlan, slot: BitField, value: int) -> str:
+    """Return the message about a value that does not fit its field."""
     text = f"instruction {index} ({plan.operation.NAME}): {slot.name}={value} does not fit its {slot.width} bits"
     steps = f", in steps of {slot.step}" if slot.step > 1 else ""
     return f"{text} ({slot.lowest} to {slot.highest}{steps})"
 
 
 def _refuse_odd(rows: Iterable[Any], names: tuple[str, ...], indices: Sequence[int], plan: OperationPlan) -> None:
+    """Raise CompileError for the first value that is no integer, does not fit its field, or exceeds 64 bits."""
     for index, row in zip(indices, rows):
         for name, value in zip(names, row):
             try:
@@ -158,6 +160,7 @@ def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: S
 
 
 def _member(enum: Any, value: int, operation: str, name: str, place: int) -> Any:
+    """Return the enumeration's member. Raise ProgramError where it has none of this value."""
     if value in enum._value2member_map_:
         return enum(value)
     members = ", ".join(f"{m.value} {m.name.lower()}" for m in enum)

@@ -70,6 +70,7 @@ def fold(ops: Sequence[MachineOp], isa: Isa) -> list[Descriptor]:
 
 
 def _hosts(isa: Isa, op: MachineOp, sync: Wait | Signal, bits: Bits) -> bool:
+    """Return whether an operation's descriptor can carry this wait or signal."""
     fits = 0 <= sync.semaphore < 1 << width_of(bits)
     return fits and not isinstance(op, Wait | Signal) and isa.queue_of(op) == sync.engine
 
@@ -135,6 +136,7 @@ def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
 
 
 def _semaphores(words: Words, flag: Bits, bits: Bits, name: str) -> list[int | None]:
+    """Return the semaphore of each word, None where its flag is 0. Raise ProgramError for a number without a flag."""
     used = get_bits(words, flag[1], 1).astype(bool)
     values = get_bits(words, bits[1], width_of(bits))
     stray = ~used & (values != 0)

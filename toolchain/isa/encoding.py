@@ -34,14 +34,17 @@ class BitField:
 
     @property
     def lowest(self) -> int:
+        """The least value that the field holds."""
         return self.bias - (self.step << (self.width - 1) if self.signed else 0)
 
     @property
     def highest(self) -> int:
+        """The largest value that the field holds."""
         return self.bias + self.step * ((1 << (self.width - self.signed)) - 1)
 
     @property
     def mask(self) -> int:
+        """The field's bits, moved down to bit 0."""
         return (1 << self.width) - 1
 
     def holds(self, value: int) -> bool:
@@ -130,6 +133,7 @@ class Isa:
 
 
 def _plan(name: str, row: Row, table: Table) -> OperationPlan:
+    """Return the encoding of an operation by its row in the table."""
     operation = OPERATIONS[name]
     slots = {parameter: slot(parameter, field) for parameter, field in row.fields.items()}
     constants: list[tuple[BitField, int]] = []

@@ -88,6 +88,7 @@ def _way_out(need: Need, memories: bool) -> str:
 
 
 def _unmet(plan: OperationPlan, parameter: str, need: Need, isa: Isa) -> str | None:
+    """Return why the encoding does not hold all values of a parameter, or None."""
     fixed = dict(plan.fixed)
     this_chip = f"this chip uses {need.low} to {need.high} ({need.reason})"
     if parameter in fixed and need.low == need.high == fixed[parameter]:
@@ -105,6 +106,7 @@ def _unmet(plan: OperationPlan, parameter: str, need: Need, isa: Isa) -> str | N
 
 
 def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
+    """Return the path of the parameter's entry in the table, or of the operation."""
     row = isa.table.operations[plan.operation.NAME]
     for place in ("fields", "bind", "fixed"):
         if parameter in getattr(row, place, {}):
@@ -130,6 +132,7 @@ def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _check_folded_semaphores(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
+    """Yield faults where a descriptor's own wait or signal cannot name every semaphore."""
     sync = getattr(isa.table, "sync", None)
     if sync is None:
         return

@@ -50,6 +50,8 @@ class Tag(Section):
 
 
 class WriteWord(Section):
+    """The form of a word that sets one register: bits of its tag, of the register's address, and of the value."""
+
     tag: Tag
     register_: Bits = Field(alias="register")
     value: Bits
@@ -57,6 +59,8 @@ class WriteWord(Section):
 
 
 class StartWord(Section):
+    """The form of a word that starts an operation: bits of its tag and of the opcode."""
+
     tag: Tag
     opcode: Bits
 
@@ -106,6 +110,8 @@ class SyncFields(Section):
 
 
 class RegisterTable(Section):
+    """The instruction table of a machine that is programmed by register writes and start words."""
+
     name: Name
     kind: Literal["registers"]
     description: str = ""
@@ -117,6 +123,10 @@ class RegisterTable(Section):
 
 
 class DescriptorTable(Section):
+    """The instruction table of a machine with one word for each operation. `sync`: words carry a wait and a signal; not
+    given: they do not.
+    """
+
     name: Name
     kind: Literal["descriptors"]
     description: str = ""

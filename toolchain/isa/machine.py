@@ -79,6 +79,7 @@ def load_machine(name_or_path: str, changes: Changes = ()) -> Machine:
 
 
 def _load_by_name(name_or_path: str, changes: Changes = ()) -> Machine:
+    """Return the machine of a name or path. Raise ConfigError with all faults of both files."""
     chip_file = read_chip_file(name_or_path, changes=changes)
     isa, faults = _read_isa(chip_file)
     unknown = _certain(unknown_functions, chip_file)
@@ -92,6 +93,9 @@ _shipped = cache(_load_by_name)  # files that stay as they are
 
 
 def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
+    """Return (instruction set, faults). It is (None, []) where the chip's own faults say why, (None, faults) where the
+    table is not sound.
+    """
     name = _entry(_entry(chip_file.source.data, "isa"), "file")
     if not isinstance(name, str) or table_name_fault(name):
         return None, []  # the chip's own faults say so

@@ -195,6 +195,7 @@ def classify_words(program: bytes, isa: Isa) -> RegisterWords:
 
 
 def _check_writes(places: Indices, addresses: Words, values: Words, isa: Isa) -> None:
+    """Raise ProgramError for a write to an unknown register, or of its reserved bits."""
     parts = all_parts(isa)
     for address in sorted(set(addresses.tolist())):
         at = addresses == address
@@ -235,6 +236,9 @@ def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
 def _operations(
     plan: OperationPlan, chosen: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable
 ) -> list[MachineOp]:
+    """Return the operations of one kind. Raise ProgramError for reserved bits, wrong constants, or registers that hold
+    nothing.
+    """
     name = plan.operation.NAME
     places = written.start_places[chosen]
     starts = written.starts[chosen]

@@ -67,6 +67,9 @@ def residues(access: Access) -> Residues:
 
 
 def _nest(access: Access) -> Nest:
+    """Return the access as nested strides: (bytes from first to last, stride, count), the longest stride first, the run
+    last.
+    """
     _, run, outer = access.block
     strided = sorted((stride, n) for n, stride in outer if stride)
     nest: Nest = ((run, 0, 1),)
@@ -97,6 +100,7 @@ def _meet(offset: int, a: Nest, b: Nest) -> bool:
 
 
 def _by_bytes(offset: int, a: Nest, b: Nest) -> bool:
+    """Return whether two nests meet, by marking each byte."""
     base = min(offset, 0)
     touched = np.zeros(max(a[0][0], offset + b[0][0]) - base, np.bool_)
     _view(touched, -base, a)[...] = True
@@ -104,6 +108,7 @@ def _by_bytes(offset: int, a: Nest, b: Nest) -> bool:
 
 
 def _view(array: np.ndarray, first: int, nest: Nest) -> np.ndarray:
+    """Return the bytes of a nest as a strided view of `array`, from byte `first` on."""
     shape, strides = (n for _, _, n in nest[:-1]), (stride for _, stride, _ in nest[:-1])
     return np.ndarray((*shape, nest[-1][0]), array.dtype, array, first, (*strides, 1))
 

@@ -183,6 +183,7 @@ class _Dispatch:
         return _flow(ops, words, sources, iterations, indirect, calls)
 
     def _steer(self, op: MachineOp, steer: Callable[[], None], inside: Iterations) -> None:
+        """Carry a control operation out. Raise ProgramError that names it where the front end refuses."""
         try:
             steer()
         except ValueError as fault:

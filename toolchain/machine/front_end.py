@@ -140,6 +140,7 @@ class FrontEnd:
             self.next = frame.resume
 
     def _enter(self, number: int, what: str) -> None:
+        """Raise ValueError where the machine has no such block, or blocks would nest too deep. `what`: block or call."""
         allowed = self.control.call
         if allowed is None:
             raise ValueError("the machine has no control.call")

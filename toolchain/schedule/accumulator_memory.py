@@ -19,7 +19,7 @@ from toolchain.machine.access import AccumulatorUse
 
 
 class _Share(NamedTuple):
-    """An array's part of the memory: first byte, first byte of its second half, bytes of a half."""
+    """An array's part of the memory, in bytes: its beginning, the beginning of its second half, and the size of a half."""
 
     first: int
     second: int
@@ -27,6 +27,7 @@ class _Share(NamedTuple):
 
 
 def _share(array: Unit, chip: Chip) -> _Share:
+    """Return the array's part of its memory of accumulators."""
     sharing = [u.queue for u in chip.of_kind("mac_array") if u.roles.get(SUMS) == array.roles[SUMS]]
     words = chip.spaces[array.roles[SUMS]].memory.size // array.array.accumulators.sum_bytes // len(sharing)
     first, half = sharing.index(array.queue) * words, words // 2

@@ -74,6 +74,7 @@ class Allocation:
         return used_bytes
 
     def _in(self, space: int, searched: bool) -> Placement | None:
+        """Return the placement in one memory, or None. Longer live ranges are tried first, in-place rights last."""
         outliving = [(1, 1)] if self.beside_next else []  # a layer that runs beside the one before should not wait for its bytes
         outlive = (*outliving, (1, 0), (0, 0)) if self.early else (*outliving, (0, 0))
         prefetches = any(planned.fetches for planned in self.planned)

@@ -251,11 +251,13 @@ class FixedLayers:
         return least
 
     def _least_plan(self, index: int) -> TiledLayer | None:
+        """Return the plan of a layer with only the schedule's own tensors in SRAM."""
         layer = self._facts.layers[index]
         names = (*layer.activations, *layer.node.outputs)
         return self.plan_layer(index, frozenset(n for n in names if self._facts.views[n].root in self.inside))
 
     def _plan_cascade(self, cascade: CascadeDirective, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
+        """Return the timed plan of a cascade; None after a fault."""
         self._require_rows(cascade, faults)
         self._require_blocks(cascade, frozenset(resident), faults)
         chosen: dict[int, TileChoice] = {}

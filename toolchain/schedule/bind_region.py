@@ -259,6 +259,7 @@ def inline_of(nodes: Sequence[Node], tree: RegionTree) -> dict[str, bool]:
 
 
 def _require_inline(layers: Mapping[int, LayerTree], facts: RegionFacts, faults: Faults) -> None:
+    """Add a fault for each move that is marked inline though nothing can use its data in place."""
     for index, stmt in layers.items():
         layer = facts.layers[index]
         if stmt.call.inline and not isinstance(layer.node.op, TiledOp) and not is_inline(layer.node, facts.views):
@@ -267,6 +268,7 @@ def _require_inline(layers: Mapping[int, LayerTree], facts: RegionFacts, faults:
 
 
 def _require_order(order: Sequence[int], layers: Mapping[int, LayerTree], facts: RegionFacts, faults: Faults) -> None:
+    """Add a fault for each layer that stands behind one before which it runs."""
     for before, index in pairwise(order):
         if index < before:
             names = quote_name(facts.layers[index].node.name), quote_name(facts.layers[before].node.name)
@@ -357,6 +359,7 @@ def _bind_cascade(
 
 
 def _inside(storage: Storage, first: int, end: int) -> bool:
+    """Return whether all steps of the root are in [first, end)."""
     return first <= storage.start and storage.end <= end
 
 

@@ -123,6 +123,9 @@ class CascadePlanner:
         return self._cuttable[root]
 
     def _can_be_kept_in_part(self, root: str) -> bool:
+        """Return whether all tensors in the root have the same rows, at the same distances, so that rows can be dropped
+        together.
+        """
         view, kind = self._views[root], self._layers[0].types
         if len(kind[root].shape) != 4 or kind[root].shape[0] != 1:
             return False
@@ -244,6 +247,7 @@ class CascadePlanner:
         return self._find_seed(CandidateKey(first, end, height, resident, frozenset(), sweep), room) is not None
 
     def _find_seed(self, key: CandidateKey, room: Room) -> CandidateSeed | None:
+        """Return the seed of a candidate, or None where its least bytes exceed the SRAM of `room`."""
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
         if key not in self._started:
@@ -252,6 +256,7 @@ class CascadePlanner:
         return None if start is None or start.least_bytes > room[Space.SRAM] else start
 
     def _plan(self, key: CandidateKey, room: Room, stay: bool) -> PlannedCascade | None:
+        """Return the timed cascade of a key with the most slots that fit; None where none does."""
         start = self._find_seed(key, room)
         if start is None or (stay and (start.least_with_read is None or start.least_with_read > room[Space.SRAM])):
             return None
@@ -317,6 +322,7 @@ class CascadePlanner:
         return tuple(Loop(axis, step, size=size) for axis, step, size in loops if step)
 
     def _make_seed(self, key: CandidateKey) -> CandidateSeed | None:
+        """Return what the middle call of each layer decides; None where a layer has no tiling for its call."""
         first, end, height, resident, _, sweep = key
         partial = self.map_inner_roots(first, end, resident)
         stripes = self._stripes_of(first, end)
@@ -352,6 +358,9 @@ class CascadePlanner:
         chosen: Mapping[int, TileChoice],
         visited: VisitedStripes,
     ) -> CascadeCandidate:
+        """Return a candidate with views, buffers' contents and timed steps. `partial`: tensors with rolling buffers and
+        their roots.
+        """
         types = self._layers[layers.start].types
         views = {
             n: self._views[n].with_rows(stripes.rows[root], types[n].shape, stripes.sweep.channels, stripes.widths.get(root, 0))
@@ -398,6 +407,7 @@ class CascadePlanner:
         return self._build_candidate(layers, height, stripes, partial, resident, chosen, self._sample_stripes(stripes, chosen))
 
     def _select_between(self, layers: range, roots: Collection[str]) -> dict[str, str]:
+        """Return the tensors between these layers whose root is among `roots`, with the root."""
         return {n: r for n, r in self.map_inner_roots(layers.start, layers.stop, ()).items() if r in roots}
 
     def _stripes_of(self, first: int, end: int) -> StripeShapes:
@@ -409,6 +419,7 @@ class CascadePlanner:
         return self._stripes[first, end]
 
     def _part(self, index: int) -> CascadeLayer:
+        """Return the layer as the stripes see it: sizes of its output, and how rows and columns are made."""
         if index not in self._parts:
             self._parts[index] = self._make_part(index)
         return self._parts[index]
@@ -421,6 +432,7 @@ class CascadePlanner:
         return CascadeLayer(index, layer.node.outputs[0], height, channels, windows, width, layer.tiled.windows(layer, 2))
 
     def _rings_bytes(self, rows: Mapping[str, int], first: int, sweep: Sweep, widths: Mapping[str, int]) -> int:
+        """Return the bytes of rolling buffers with so many rows, and so many columns where `widths` says so."""
         total, types = 0, self._layers[first].types
         for root, count in rows.items():
             key = root, count, sweep.channels, widths.get(root, 0)
@@ -431,6 +443,7 @@ class CascadePlanner:
         return total
 
     def _of_call(self, call: LayerCall, chosen: Mapping[int, TileChoice]) -> tuple[int, Sequence[TileTask]]:
+        """Return (index of the layer, its tile tasks) of a call."""
         layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
         if (call, tiling) not in self._tiles_of_calls:
             self._tiles_of_calls[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).iterate_tasks())

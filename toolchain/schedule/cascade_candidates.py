@@ -140,6 +140,9 @@ class StripeTilings:
         return self._in_blocks[key]
 
     def _makes_some(self, layer: Layer, tiling: Tiling, partial: Collection[str]) -> bool:
+        """Return whether a block of channels in the middle reads only the same channels of `partial` inputs, and writes
+        just itself.
+        """
         _, height, width, channels = layer.output.shape
         first, count = self.block_step, min(self.block_step, channels - self.block_step)
         if count <= 0:

@@ -55,6 +55,7 @@ class AccessRange:
         return operations
 
     def _earlier(self) -> list[int]:
+        """Return the operations that touched this range's bytes in older ranges."""
         return [n for area in self._older for n in area.touching(self.start, self.end)]
 
     def touching(self, start: int, end: int) -> list[int]:
@@ -150,6 +151,7 @@ class PartialBuffer:
         return operations
 
     def _place(self, box: Box) -> Box:
+        """Return the box by its position in the buffer."""
         _, row, column, channel = box.start
         return Box(box.tensor, (0, row - self.top, column - self.column, channel - self.channel), box.size)
 
@@ -192,6 +194,7 @@ class _Space:
         self._bytes = np.zeros((2, 64), dtype=np.int64)
 
     def add(self, start: int, end: int) -> AccessRange:
+        """Return a new range; ranges that it covers completely are dropped from the list."""
         starts, ends = self._bytes[:, : len(self.ranges)]
         overlapping = np.flatnonzero((starts < end) & (ends > start)).tolist()
         added = AccessRange(self._space, start, end, [self.ranges[at] for at in overlapping])

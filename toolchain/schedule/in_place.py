@@ -37,6 +37,7 @@ class InPlace:
         return self._views[name].root == name and name not in self._shared
 
     def _lies_as(self, layer: Layer, name: str, out: str) -> bool:
+        """Return whether operand `name` has shape and strides of the output, in storage of its own."""
         a, b = self._views[name], self._views[out]
         same = layer.types[name].shape == layer.output.shape and (a.strides, a.item_bytes) == (b.strides, b.item_bytes)
         return same and self._is_alone(name)

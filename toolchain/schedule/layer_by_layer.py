@@ -87,6 +87,7 @@ class LayerByLayer:
         return isinstance(node.op, Reshape) and self.views[out].root != out
 
     def _storages(self) -> dict[str, Storage]:
+        """Return size and live range of each root."""
         storages: dict[str, Storage] = {}
         for step, layer in enumerate(self.layers):
             for name in dict.fromkeys((*layer.activations, *layer.node.outputs)):

@@ -323,6 +323,7 @@ class GroupingSearch:
         return None if only_planned else max(step.cost, planned.cost)
 
     def _cut(self, step: _Step) -> LayerGroup:
+        """Return the step as layers with their cascade, None for a single layer."""
         planned = self._planned.get(step.key, {}).get(step.room)
         return LayerGroup(step.first, step.end, step.resident, None if planned is None else planned.cascade)
 
@@ -361,12 +362,14 @@ class GroupingSearch:
         return costs
 
     def _steps(self, at: int, live: Roots) -> list[_Step]:
+        """Return the possible steps from a state; they are computed once."""
         key = at, live
         if key not in self._steps_known:
             self._steps_known[key] = list(self._possible(at, live))
         return self._steps_known[key]
 
     def _possible(self, at: int, live: Roots) -> Iterator[_Step]:
+        """Yield the layers and cascades that may begin at layer `at` with these roots in SRAM, with their lower bounds."""
         for end in (at + 1, *range(at + 2, self._ends[at] + 1)):
             for resident in self._choices(at, end, live):
                 room = self.room(resident, at, end)
@@ -429,6 +432,7 @@ class GroupingSearch:
         return self._cheapest(cascades)
 
     def _cheapest(self, cascades: Sequence[PlannedCascade]) -> CascadeCost | None:
+        """Return the cascade of least cost, or None where there is none."""
         return min((CascadeCost(f, self._cost(f)) for f in cascades), key=lambda f: f.cost, default=None)
 
     def _least_in_columns(self, step: _Step) -> CascadeCost | None:
@@ -448,6 +452,7 @@ class GroupingSearch:
         return cascades
 
     def _cost(self, planned: PlannedCascade) -> float:
+        """Return the cost of a planned cascade, with the bytes that it moves."""
         return self.by(planned.layers[-1]) + self._byte * planned.moved_bytes
 
     def _highest(self, step: _Step, sweep: Sweep, most: int, stay: bool = False) -> list[PlannedCascade]:

@@ -87,6 +87,7 @@ def writes_whole_blocks(move: Move, source: MoveSide, target: MoveSide) -> bool:
 
 
 def _is_whole(loop: Loop, source: MoveSide, target: MoveSide) -> bool:
+    """Return whether the loop goes along the same whole granules on both sides."""
     is_parallel = (loop.source_dim, loop.target_dim) == (source.last, target.last) and loop.source_step == loop.target_step == 1
     return is_parallel and source.is_whole(loop.count) and target.is_whole(loop.count)
 
@@ -107,6 +108,7 @@ def _groups(loops: Sequence[Loop], source: MoveSide, target: MoveSide) -> list[l
 
 
 def _meet(a: Loop, b: Loop, source: MoveSide, target: MoveSide) -> bool:
+    """Return whether both loops go along granules of the same side."""
     return a.source_dim == b.source_dim == source.last or a.target_dim == b.target_dim == target.last
 
 
@@ -125,6 +127,7 @@ def _cut(group: Sequence[Loop], source: MoveSide, target: MoveSide) -> Iterator[
 
 
 def _make_whole_run(count: int, source: MoveSide, target: MoveSide) -> StridedRun:
+    """Return the run over whole granules of `count` channels."""
     maps = target.strides.maps
     assert maps is not None
     surfaces = Stride(target.strides.granules(count), source.strides.surface_bytes, target.strides.surface_bytes)
@@ -160,6 +163,7 @@ class _Place(NamedTuple):
 
 
 def _place(steps: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide) -> _Place:
+    """Return the place of the element at which these loops are at these steps."""
     read, written = (
         sum(k * loop.source_step for loop, k in steps if loop.source_dim == source.last),
         sum(k * loop.target_step for loop, k in steps if loop.target_dim == target.last),
@@ -235,6 +239,7 @@ def _in_place(move: Move, layer: Layer, views: Mapping[str, View], locate: Locat
 
 
 def _ends(move: Move, layer: Layer, views: Mapping[str, View]) -> tuple[MoveSide, MoveSide]:
+    """Return source and target of a move."""
     name, out = layer.node.inputs[move.source], layer.node.outputs[0]
     source = MoveSide(views[name].strides, layer.types[name].shape, move.source_start)
     return source, MoveSide(views[out].strides, layer.output.shape, move.target_start)

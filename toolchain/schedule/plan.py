@@ -136,6 +136,7 @@ def _loops(layer: Layer, tiling: Tiling) -> tuple[Loop, ...]:
 
 
 def _call(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> Call:
+    """Return the call of a tiling: units, dataflow and depthwise mode by name."""
     names = tuple(unit.name for unit in units)
     if units[0].kind != "mac_array":
         return Call(layer.node.name, names)

@@ -194,6 +194,7 @@ class RecordedWalk:
         return None if key != recorded or (fetched - before) % 1 else round(fetched - before)
 
     def _key(self, at: int) -> tuple[object, float]:
+        """Return a key of all that run `at` and later ones depend on, and the front end's cycle."""
         key = self._walk.timer.key(self._walk.areas, self._later[at], self._queues)
         return key, self._walk.timer.fetched
 
@@ -210,6 +211,7 @@ def _copy(value: object) -> object:
 
 
 def _is_same(old: Part, new: Part) -> bool:
+    """Return whether two parts of plans are the same objects but for their addresses."""
     if not (isinstance(old, PlannedCascade) and isinstance(new, PlannedCascade)):
         return old is new
     layers_match = len(old.layers) == len(new.layers) and all(a is b for a, b in zip(old.layers, new.layers))
@@ -229,6 +231,8 @@ def _names(plan: PlannedRegion, run: int | PlannedCascade) -> frozenset[str]:
 
 
 def _all_stripes(cascade: PlannedCascade) -> VisitedStripes:
+    """Return all steps of a cascade with all of their tiles, without marks of repeats."""
+
     def list_tiles(call: LayerCall) -> tuple[int, Sequence[TileTask]]:
         return call.layer, tuple(cascade.layers[call.layer - cascade.first].tasks(call.extent))
 

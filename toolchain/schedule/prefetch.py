@@ -159,6 +159,9 @@ class PrefetchSearch:
         return plans
 
     def _find_place(self, dealt: Sequence[PlannedLayer], searched: bool) -> PlannedRegion | None:
+        """Return the plan with these layers and new addresses, or None where they have no place; results are
+        remembered.
+        """
         parts = ((i, len(part.blocks), part.since) for i, planned in enumerate(dealt) for part in planned.fetches)
         key = searched, *parts
         if key not in self._known_places:
@@ -177,6 +180,7 @@ class PrefetchSearch:
         yield _BY_ADDRESSES * (self._plan.cycles - self._costs.cycles(self._plan, constants))
 
     def _plan_cycles(self, index: int) -> float:
+        """Return the cycles of a layer alone in the plan; 0 for data movement."""
         tiled = self._plan.layers[index]
         return tiled.cycles if isinstance(tiled, TiledLayer) else 0.0
 
@@ -267,9 +271,11 @@ class PrefetchSearch:
         return max(cost.plan.cycles, cost.moved_cycles + load_cycles) - cost.moved_cycles - load_cycles
 
     def _block_cycles(self, block: ConstantBlock) -> float:
+        """Return the cycles in which DRAM delivers a block."""
         return block.size_bytes / self._chip.dram.read_bytes_per_cycle
 
     def _add_fetches(self, index: int, planned: PlannedLayer, fetched: Sequence[int]) -> PlannedLayer:
+        """Return a layer with prefetches. `fetched`: the layer that fetches each of its first constants, in order."""
         if not fetched:
             return planned
         cost = self._costs_by_layer[index]

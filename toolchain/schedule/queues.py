@@ -245,6 +245,7 @@ class PlannedQueues:
         return self._busy[queue]
 
     def _run(self) -> None:
+        """Run all waiting operations on the timing model."""
         if not self._waiting:
             return
         sequence = None
@@ -256,6 +257,7 @@ class PlannedQueues:
         self._waiting = []
 
     def _look_ahead(self) -> None:
+        """Run new operations on a model without waits for memory, for the order in which memories serve."""
         if len(self._ready) == len(self._waiting):
             return
         new = self._waiting[len(self._ready) :]

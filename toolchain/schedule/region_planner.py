@@ -194,6 +194,7 @@ class RegionPlanner(LayerByLayer):
         return plan if not self.options.prefetch or self.steps.over else self._prefetch_search(plan).best(worst)
 
     def _prefetch_search(self, plan: PlannedRegion) -> PrefetchSearch:
+        """Return the search of prefetches for a plan, one for all plans of equal parts."""
         key = plan.parts, plan.resident
         if key not in self._prefetch_searches:
 
@@ -235,6 +236,7 @@ class RegionPlanner(LayerByLayer):
 
     @cached_property
     def _overlap_costs(self) -> PlanCosts:
+        """The cost of plans with all tiles of overlapping layers timed."""
         return PlanCosts(self.model, {self.layers[at + n].node.name for at in self.overlapping for n in (0, 1)})
 
     def _time_overlaps(self, plan: PlannedRegion, near: PlannedRegion) -> PlannedRegion:

@@ -186,6 +186,7 @@ class StripeShapes:
         return [[(start, end - start) for start, end in zip([0, *rows], rows) if end > start] for rows in ends]
 
     def _call(self, at: int, rows: Span, block: _Block) -> LayerCall:
+        """Return the call of the layer at index `at` of the cascade for these rows of a block."""
         part = self._parts[at]
         return LayerCall(part.layer, Extent(rows, block.channels or (0, part.channels), block.across(at)))
 
@@ -253,6 +254,7 @@ class StripeShapes:
 
     @cached_property
     def _reads_whole(self) -> bool:
+        """True where some layer needs all of another's output."""
         return any(not windows for name in self._producers for _, windows in self._users.get(name, ()))
 
     def _ends_of(self, height: int) -> Ends:
@@ -262,6 +264,7 @@ class StripeShapes:
         return self._ends[height]
 
     def _find_ends(self, height: int) -> Ends:
+        """Return, for each stripe, the number of rows that each layer has computed at its end."""
         last = self._parts[-1]
         count = -(-last.height // height)
         ends_of: list[tuple[int, ...]] = []
@@ -309,9 +312,11 @@ class StripeShapes:
         return min(rows + more, self._height(root))
 
     def _height(self, root: str) -> int:
+        """Return the rows of the tallest tensor in the root."""
         return max(self._parts[at].height for _, at in self._roots[root])
 
     def _steps(self, ends: Ends, rows: Mapping[str, int], block: _Block) -> Iterator[tuple[Step, ...]]:
+        """Yield the calls, shifts and resets of each stripe of one block."""
         steps_of: list[list[Step]] = []
         roots = {root: names for root, names in self._roots.items() if root in rows}
         resets = [] if block == _Block() else [self._reset(root, block) for root in roots]

@@ -27,6 +27,8 @@ _NOTES = 56  # column in which notes begin
 
 
 class _Line(NamedTuple):
+    """A line of text: depth of its indentation, content, and the note behind '#'."""
+
     depth: int
     content: str
     note: str
@@ -98,4 +100,5 @@ def quote_name(name: str) -> str:
 
 
 def _machine(name: str) -> str:
+    """Return a name of the machine, in quotes only where it has unusual characters."""
     return name if PLAIN.fullmatch(name) else quote_name(name)

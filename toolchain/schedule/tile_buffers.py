@@ -104,6 +104,7 @@ class Sizes:
             self._note("w", self._layer.box_bytes(tile.write), tile.write, _Use("output", False))
 
     def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
+        """Take one item of a buffer into account. `role`: key of the buffer. `key`: of the item."""
         old = self._sizes.get(role, 0)
         if size_bytes > old:
             self._sizes[role] = size_bytes

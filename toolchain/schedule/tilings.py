@@ -103,6 +103,7 @@ class LayerTilings:
         return best
 
     def _best(self, room: Room, most: int, by: CostWeights) -> TiledLayer | None:
+        """Search the best plan for a room, and note for which sizes of SRAM the answer is the same."""
         best: TiledLayer | None = None
         tried, doubled, looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
@@ -216,6 +217,7 @@ class LayerTilings:
 
     @cached_property
     def _period(self) -> int:
+        """The number of tiles after which every unit has had one."""
         return turn(self._units)
 
     @cached_property
@@ -441,6 +443,7 @@ class RegionTilings:
         return self._tilings[signature]
 
     def _tilings_of(self, layer: Layer) -> Sequence[Candidate]:
+        """Return the candidates of a layer, shared with equal layers."""
         signature = self._signature(layer, ())
         if signature not in self._candidates:
             self._candidates[signature] = candidates(layer)

@@ -89,17 +89,22 @@ class _UserPlanner(RegionPlanner):
         self.layerwise = RegionTilings(self.layers, self.views, self.model, self.options, pins)
 
     def _pin(self, index: int, inside: frozenset[str]) -> TiledLayer | None:
+        """Return the fixed plan of a layer with these of its tensors in SRAM, or None."""
         if index not in self.pinned.in_cascades:
             return self.pinned.plan_layer(index, inside)
         cascades = self.pinned.plan_cascades(self.pinned.inside)
         return next(c.layers[index - c.first] for c in cascades if index in c.indices)
 
     def plan(self) -> PlannedRegion:
+        """Return the plan: by the schedule alone where it names all layers, else the best of the search."""
         return (
             self._plan_whole_schedule() if self.tree.names_all_layers else min(self.search_plans(), key=lambda plan: plan.cycles)
         )
 
     def _plan_whole_schedule(self) -> PlannedRegion:
+        """Return the plan of a schedule that names all layers. Raise CompileError where it does not fit, or has too
+        many tiles.
+        """
         planned = self._list_layers_by_name()
         plan = self.place(planned, self.pinned.inside)
         if plan is None:
@@ -141,6 +146,9 @@ class _UserPlanner(RegionPlanner):
         near: PlannedRegion | None = None,
         is_spaced: bool = False,
     ) -> PlannedRegion | None:
+        """Return the plan with addresses, as the base class does, with the schedule's cascades in place of their
+        layers.
+        """
         if cascades_of(parts) or not self.tree.cascades:
             return super().place(parts, resident, searched, near, is_spaced)
         return super().place(*self._with_cascades(parts, resident))
@@ -157,6 +165,7 @@ class _UserPlanner(RegionPlanner):
         return plan if self.tree.cascades else super().group_cascades(plan)
 
     def bounds(self, before: PlannedRegion) -> GroupingBounds:
+        """Return the bounds of the cascade search, which must leave named layers and fixed tensors alone."""
         limits, pinned = super().bounds(before), self.pinned
         fixed = pinned.inside | self.tree.spilled
         touching = (i for i, roots in enumerate(limits.roots) if roots & fixed)

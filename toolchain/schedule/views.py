@@ -147,6 +147,7 @@ def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
 
 
 def _view(node: Node, views: Mapping[str, View], region: ViewInputs, uses: Mapping[str, list[Node]], in_place: bool) -> View:
+    """Return the view of a node's output: inside the root of an input, or storage of its own."""
     out = node.outputs[0]
     plain, reshaped = region.own_storage(out), any(isinstance(n.op, Reshape) for n in uses.get(out, []))
     if isinstance(node.op, Reshape):

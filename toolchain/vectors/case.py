@@ -101,6 +101,7 @@ def _far(op: MachineOp, far_bytes: int) -> MachineOp:
 
 
 def _make_memory_bytes(before: Array, after: Array, byte_mask: Array, far_bytes: int) -> MemoryBytes:
+    """Return the defined bytes of a memory before and after the program, with addresses moved up by `far_bytes`."""
     offsets = np.flatnonzero(byte_mask)
     first = np.flatnonzero(np.diff(offsets, prepend=-2) > 1)  # of each range, its place among the given bytes
     ranges = np.stack([offsets[first] + far_bytes, np.diff(first, append=offsets.size)], 1).astype(np.int64)

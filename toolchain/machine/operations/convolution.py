@@ -109,6 +109,7 @@ class Convolution(WithAddend, _Channels):
         return self.array_moved(self.input_channels, self.weight_bytes(chip), chip, self._addend(chip))
 
     def _addend(self, chip: Chip) -> tuple[Access, ...]:
+        """Return the reads of the addend; none where it does not emit."""
         added, pixels = where(self.emit, self.output_channels, 0), (self.output_height, self.output_width)
         return self.addend_accesses(self.unit_in(chip), pixels, added, chip)
 
@@ -137,6 +138,7 @@ class Convolution(WithAddend, _Channels):
 
 
 def _broken_group(group: int, unit: Unit) -> Iterator[str]:
+    """Yield a sentence where the array has no weight groups of this size."""
     groups = unit.array.groups
     if group and groups is None:
         yield f"group={group}, {unit.key}.groups is not given"

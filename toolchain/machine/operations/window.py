@@ -151,6 +151,7 @@ class WindowOp(MachineOp):
         return read_of(self.unit_in(chip), "input", self.input_address, *extent)
 
     def output_access(self, channels: IntOrColumn, chip: Chip) -> Access:
+        """Return the write of the output; of no bytes where `channels` is 0."""
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
         extent = extent_of(counts, strides, channels, self.surfaces()[1], code_bytes(self.code_types()[1], chip), chip)
         return Access(self.unit_in(chip).roles["output"], self.output_address, *extent, True)
@@ -260,6 +261,7 @@ class WeightedWindowOp(WindowOp):
         return (*self.input_accesses(inputs, chip), weight_block, *self._way_out(chip, addend))
 
     def _way_out(self, chip: Chip, addend: tuple[Access, ...]) -> tuple[Access, ...]:
+        """Return the accesses of parameters, table, addend, output and sums."""
         unit, outputs = self.unit_in(chip), self.outputs()
         output_accesses: list[Access] = []
         if is_column(self.emit) or self.emit:

@@ -37,6 +37,7 @@ def parameter_address(role: str) -> Any:
 
 
 def _make_aligned_values(operation: Any, role: str, chip: Chip, *steps: int) -> Need:
+    """Return addresses on multiples that all alignments of these memories, and `steps`, allow."""
     high, reason = _operand_size(operation, role, chip)
     memories = [space.memory.alignment_bytes for space in _operand_spaces(operation, role, chip)]
     return Need(0, high, reason.removesuffix(".size"), gcd(*memories, *steps))

@@ -31,6 +31,7 @@ def _make_strides(bench: CaseBuilder, dimensions: int, run: int, step: int = 1) 
 
 
 def _spaces(bench: CaseBuilder, channel: int, *spaces: int) -> None:
+    """Raise NotApplicable where the channel does not reach these memories."""
     if not bench.unit(Copy, channel).reach.issuperset(spaces):
         raise NotApplicable("the channel does not reach the memory")
 

@@ -32,6 +32,9 @@ def _pool(
     types: Pair = (0, 0),
     **extra_fields: Any,
 ) -> None:
+    """Add a pool to the case. `values`: codes [h, w, c], None: random. `scale`: of an average, None: about 1 /
+    elements.
+    """
     unit = bench.unit(Pool, extra_fields.get("unit", 0))
     values = bench.codes((*size, channels), types[0]) if values is None else values
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (*output, channels), types[1])
@@ -78,6 +81,7 @@ def largest_strides(bench: CaseBuilder, kind: PoolKind) -> None:
 
 
 def _highest(bench: CaseBuilder, name: str, most: int) -> int:
+    """Return the largest value of a parameter, at most `most`."""
     return min(Pool.need(name, bench.chip).high, most)
 
 
