@@ -117,8 +117,8 @@ def synchronise(
 def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
     """Yield sets of pairs with semaphores that still connect every engine with every other.
 
-    The first has as many pairs as there are semaphores, the most used ones. Each further one has one fewer, the last is
-    a ring.
+    The first has as many pairs as there may be semaphores, the most used ones. Each further one has one fewer, the last
+    is a ring.
     """
     counts = order.pairs
     ring = _ring(counts, sorted({e for pair in counts for e in pair}))

@@ -260,8 +260,8 @@ def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots:
 class Decoded:
     """The operations of a decoded program.
 
-    `words[i]`: instruction words that are read before ops[i] can start: its register writes and its own word. It is 0
-    for a signal or a carried operation in another's descriptor: that word counts once, for the first operation in it.
+    `words[i]`: instruction words that are read before ops[i] can start: its register writes and its own word. Of a
+    descriptor that carries a wait or a signal, the first operation has 1, the others 0.
     """
 
     ops: tuple[MachineOp, ...]

@@ -50,7 +50,10 @@ class CopyEngine:
 
 
 def dram_alignment(chip: Chip) -> int:
-    """Return the bytes of which every tensor and constant begins at a multiple in DRAM: whole bursts, and 16."""
+    """Return the bytes of which every tensor and constant begins at a multiple in DRAM.
+
+    It is the least common multiple of the DRAM's alignment, its bursts and 16: transfers are charged in whole bursts.
+    """
     return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
 
 

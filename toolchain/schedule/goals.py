@@ -83,8 +83,8 @@ def _best_of_each(plans: Sequence[PlannedRegion]) -> list[PlannedRegion]:
 def candidate_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
     """Plan a region and return the plans among which the goal decides, at least one.
 
-    Raise CompileError where a layer cannot fit its memories, with the smallest SRAM that would do. A search that ran
-    out of steps gives one plan.
+    For balanced and cycles, a search that ran out of steps gives one plan. Raise CompileError where a layer cannot fit
+    its memories, with the smallest SRAM that would do.
     """
     planner, objective = RegionPlanner(planning), goal.objective
     if objective in ("balanced", "cycles"):

@@ -20,7 +20,7 @@ _TILES = 64  # works of a layer that are looked at for what passes through its r
 
 
 def annotate_plan(plan: PlannedRegion, chip: Chip) -> RegionTree:
-    """Return the schedule of a plan with a note on each node. What the schedule's text does not hold is left out."""
+    """Return the schedule of a plan with notes on its nodes."""
     parts = tuple(_layer(run, plan) if isinstance(run, int) else _cascade(run, plan) for run in plan.runs)
     return RegionTree(plan.region, tuple(_tensors(plan)), parts, note=_region_note(plan, chip))
 

@@ -101,9 +101,9 @@ def is_inline(node: Node, views: Mapping[str, View]) -> bool:
 class ViewInputs(NamedTuple):
     """The inputs of view analysis.
 
-    `nodes`: in the order in which they run. `ports`: inputs and outputs of the region, which are never views.
-    `feature_maps`: tensors whose channels lie in blocks, as `maps` says. `moved`: outputs of data-movement operators
-    that get storage of their own in any case.
+    `nodes`: in the order in which they run. `ports`: inputs and outputs of the region; only a Reshape or rows written
+    in place make one a view. `feature_maps`: tensors whose channels lie in blocks, as `maps` says. `moved`: outputs of
+    data-movement operators that get storage of their own in any case.
     """
 
     nodes: tuple[Node, ...]
@@ -129,9 +129,10 @@ class ViewInputs(NamedTuple):
 def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
     """Return a view for every activation of the region, by tensor name.
 
-    A Reshape is a view where both shapes lie identically in memory. With `in_place`, unit-step slices are views of
-    their source, and parts of a Concat are written in its storage; of channel-blocked maps only whole blocks. A
-    Transpose is then a view where its readers take any order of dimensions, or its source's producer writes so.
+    A Reshape is a view where both shapes lie identically in memory. An operator that writes rows in place (PutRows) has
+    the storage of its input. With `in_place`, slices with step 1 in the last dimension are views of their source, and
+    parts of a Concat are written in its storage; of channel-blocked maps only whole blocks. A Transpose is then a view
+    where its readers take any order of dimensions, or its source's producer writes so.
     """
     uses = region.uses()
     placed = _in_place_parts(region, uses) if in_place else {}
