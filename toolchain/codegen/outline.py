@@ -203,8 +203,9 @@ class _Groups:
         return zip(self.starts, self.starts[1:])
 
     def _get_group_key(self, group: int) -> object:
-        """Return a key that is equal for groups that may be one in a block. Groups with operations of the front end
-        equal none.
+        """Return a key that is equal for groups that may be one in a block.
+
+        Groups with operations of the front end, `load_base` or the end equal no other.
         """
         first, last = self.starts[group], self.starts[group + 1]
         ops = self._ops[first:last]
@@ -230,7 +231,7 @@ class _Groups:
         """Yield runs that repeat, each with the part that saves most words with `registers`, and with halves, quarters
         and so on of them.
 
-        The saving may be 0 or negative.
+        The saving may be 0.
         """
         candidate_runs = {
             run for places, count in find_repeats(self._ids, _LEAST_GROUPS) for run in _list_disjoint_runs(places, count)
@@ -302,8 +303,8 @@ def _movable(kind: type[MachineOp], chip: Chip) -> tuple[tuple[str, str], ...]:
 def _list_disjoint_runs(places: Sequence[int], count: int) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield (places, length) of runs whose places do not overlap, with two places or more.
 
-    The first has the whole run at as many places as there is room for. Where places overlap, as layers repeat one after
-    the other, a second has only the part between neighbours, at all of them.
+    One has the whole run at as many places as there is room for. Where places overlap, as layers repeat one after the
+    other, another has only the part between neighbours, at all of them.
     """
     places = sorted(places)
     least = min((b - a for a, b in pairwise(places)), default=count)

@@ -104,7 +104,7 @@ def require_capable_units(
 
     `tiles`: returns the tile tasks to check.
     """
-    reasons = {unit: broken(directive.layer, unit, tiles()) for unit in units}
+    reasons = {unit: explain_incapable_unit(directive.layer, unit, tiles()) for unit in units}
     capable = tuple(unit for unit, reason in reasons.items() if reason is None)
     if capable and not directive.statement.call.units:
         return capable
@@ -119,7 +119,7 @@ def require_capable_units(
     return capable if len(capable) == len(units) else ()
 
 
-def broken(layer: Layer, unit: Unit, tiles: Iterable[TileTask]) -> str | None:
+def explain_incapable_unit(layer: Layer, unit: Unit, tiles: Iterable[TileTask]) -> str | None:
     """Return why the unit cannot run one of the tile tasks, or None."""
     for tile in tiles:
         for op in lower_to_unit(emit_at_zero(tile, layer), unit, layer.chip, AccumulatorAddresses(layer.chip)):

@@ -22,7 +22,7 @@ from toolchain.schedule.cascade_candidates import (
     StripeTilings,
     TileChoice,
     count_min_reads,
-    padding,
+    window_key,
 )
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.in_place import InPlace
@@ -478,5 +478,5 @@ class CascadePlanner:
         if isinstance(step, BufferReset):
             return step.root, step.channels, step.columns and step.columns[1]
         (rows, channels, columns), layer = step.extent, self._layers[step.layer]
-        across = None if columns is None else (columns[1], padding(layer, columns, 2))
-        return step.layer, rows[1], channels, across, padding(layer, rows)
+        across = None if columns is None else (columns[1], window_key(layer, columns, 2))
+        return step.layer, rows[1], channels, across, window_key(layer, rows)

@@ -116,7 +116,7 @@ class StripeTilings:
         """
         layer, (signature, candidates) = self._layers[call.layer], self._candidates[call.layer]
         rows, (_, channels), columns = call.extent
-        key = signature, rows[1], channels, columns and columns[1], padding(layer, rows)
+        key = signature, rows[1], channels, columns and columns[1], window_key(layer, rows)
         if key not in self._fastest:
             cuts = list(self._cuts(layer, call, candidates))
             self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
@@ -210,7 +210,7 @@ def _makes(tiles: Sequence[TileTask], extent: Extent, width: int) -> bool:
     )
 
 
-def padding(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
+def window_key(layer: Layer, span: tuple[int, int], axis: int = 1) -> Hashable:
     """Return a key of the input rows (axis 1) or columns (axis 2) that an output range reads, padding included.
 
     Calls with equal keys and sizes take the same time.

@@ -190,7 +190,7 @@ def _progressions(parts: Iterator[Part]) -> Iterator[StridedRun]:
             starts = starts[count:]
 
 
-def padding(shape: Shape, strides: Strides) -> tuple[Shape, Shape] | None:
+def find_padding_box(shape: Shape, strides: Strides) -> tuple[Shape, Shape] | None:
     """Return (start, size) of the box that fills the last granules of a tensor; None where nothing does."""
     maps = strides.maps
     rest = -shape[-1] % maps.granule if maps is not None else 0
@@ -247,7 +247,7 @@ def _ends(move: Move, layer: Layer, views: Mapping[str, View]) -> tuple[MoveSide
 
 def _padding(layer: Layer, view: View, ends: Mapping[Move, tuple[MoveSide, MoveSide]]) -> Iterator[FillBox]:
     """Yield the fill of the output's last granules, where no move writes them whole: readers read whole granules."""
-    rest = padding(layer.output.shape, view.strides)
+    rest = find_padding_box(layer.output.shape, view.strides)
     if rest is not None and not all(writes_whole_blocks(move, *pair) for move, pair in ends.items()):
         yield FillBox(*rest, 0)
 

@@ -130,9 +130,11 @@ def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
     """Return a view for every activation of the region, by tensor name.
 
     A Reshape is a view where both shapes lie identically in memory. An operator that writes rows in place (PutRows) has
-    the storage of its input. With `in_place`, slices with step 1 in the last dimension are views of their source, and
-    parts of a Concat are written in its storage; of channel-blocked maps only whole blocks. A Transpose is then a view
-    where its readers take any order of dimensions, or its source's producer writes so.
+    the storage of its input.
+
+    With `in_place`, slices with step 1 in the last dimension are views of their source. Parts of a Concat are written
+    in its storage, of channel-blocked maps only whole blocks. A Transpose is then a view where its readers take any
+    order of dimensions, or its source's producer writes so.
     """
     uses = region.uses()
     placed = _in_place_parts(region, uses) if in_place else {}

@@ -1,4 +1,8 @@
-"""Define the operations that the front end carries out, which never reach a queue: repeats, blocks, base registers."""
+"""Define the operations that the front end carries out, which never reach a queue: repeats, blocks, base registers.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

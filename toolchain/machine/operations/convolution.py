@@ -1,5 +1,8 @@
 """The operation convolution: a window over all input channels, requantized and perhaps summed with an addend; also
 fully connected.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
 """
 
 from __future__ import annotations

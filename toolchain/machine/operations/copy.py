@@ -1,4 +1,8 @@
-"""The operation copy: a DMA channel moves bytes in strided runs between or inside memories, and may transpose."""
+"""The operation copy: a DMA channel moves bytes in strided runs between or inside memories, and may transpose.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The operation depthwise: a convolution in which each channel has its own window of weights."""
+"""The operation depthwise: a convolution in which each channel has its own window of weights.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

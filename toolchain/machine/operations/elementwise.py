@@ -1,4 +1,8 @@
-"""The operation elementwise of a vector engine: sums, differences, products, rescalings and PRelu, with broadcasting."""
+"""The operation elementwise of a vector engine: sums, differences, products, rescalings and PRelu, with broadcasting.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

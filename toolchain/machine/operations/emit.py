@@ -1,4 +1,8 @@
-"""The operation emit of a vector engine: sums in a memory of accumulators are requantized and written as activations."""
+"""The operation emit of a vector engine: sums in a memory of accumulators are requantized and written as activations.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

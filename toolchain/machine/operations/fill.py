@@ -1,4 +1,8 @@
-"""The operation fill: a DMA channel writes one code to a strided block of a memory."""
+"""The operation fill: a DMA channel writes one code to a strided block of a memory.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

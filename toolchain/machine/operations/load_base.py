@@ -1,5 +1,8 @@
 """The operation load_base: a base register gets a value from a number in memory, which is known only when the program
 runs.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The operation matrix_product: an array multiplies two matrices of activations, once or for several batches."""
+"""The operation matrix_product: an array multiplies two matrices of activations, once or for several batches.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

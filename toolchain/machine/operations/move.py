@@ -1,4 +1,8 @@
-"""The base of the DMA's strided moves, copy and fill: their common parameters and limits."""
+"""The base of the DMA's strided moves, copy and fill: their common parameters and limits.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

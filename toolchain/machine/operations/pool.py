@@ -1,4 +1,8 @@
-"""The operation pool of a vector engine: the largest or the mean value of a window, channel by channel."""
+"""The operation pool of a vector engine: the largest or the mean value of a window, channel by channel.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

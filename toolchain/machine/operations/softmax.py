@@ -1,4 +1,8 @@
-"""The operation softmax of a vector engine: the softmax of each row of a matrix, in integers."""
+"""The operation softmax of a vector engine: the softmax of each row of a matrix, in integers.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

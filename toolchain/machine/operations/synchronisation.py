@@ -1,4 +1,8 @@
-"""The operations that order the engines (signal, wait), and the one that ends a program (end)."""
+"""The operations that order the engines (signal, wait), and the one that ends a program (end).
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The operation table of a vector engine: a function of each code, looked up in a table of codes."""
+"""The operation table of a vector engine: a function of each code, looked up in a table of codes.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The bases of operations that slide a window over a feature map: parameters and bytes of convolution, depthwise and
 pool.
+
+Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
 """
 
 from __future__ import annotations

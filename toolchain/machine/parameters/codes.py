@@ -1,4 +1,8 @@
-"""Makers of parameters that are codes, zero points, scales, and numbers of types of activations and weights."""
+"""Makers of parameters that are codes, zero points, scales, and numbers of types of activations and weights.
+
+Each function returns a dataclass field for an operation's class, with the parameter's unit and the values that a chip
+allows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Makers of parameters that are sizes and counts: extents, windows, dimensions of moves, batches, weight groups."""
+"""Makers of parameters that are sizes and counts: extents, windows, dimensions of moves, batches, weight groups.
+
+Each function returns a dataclass field for an operation's class, with the parameter's unit and the values that a chip
+allows.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Makers of parameters that select features of a unit: flags, functions, dataflows; and restrictions of other
 parameters.
+
+Each function returns a dataclass field for an operation's class, with the parameter's unit and the values that a chip
+allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Makers of parameters that number units, semaphores and blocks, and of counts of the front end."""
+"""Makers of parameters that number units, semaphores and blocks, and of counts of the front end.
+
+Each function returns a dataclass field for an operation's class, with the parameter's unit and the values that a chip
+allows.
+"""
 
 from __future__ import annotations
 

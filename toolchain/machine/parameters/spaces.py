@@ -1,4 +1,7 @@
-"""The numbers of a chip's memories, and the maker of parameters that name one."""
+"""The numbers of a chip's memories, and the maker of parameters that name one.
+
+`memory_space` returns a dataclass field for an operation's class.
+"""
 
 from __future__ import annotations
 

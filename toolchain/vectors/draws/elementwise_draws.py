@@ -1,4 +1,8 @@
-"""The test cases of elementwise functions, lookup tables and softmax."""
+"""The test cases of elementwise functions, lookup tables and softmax.
+
+A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
+operation that yields (name of the case, draw).
+"""
 
 from __future__ import annotations
 

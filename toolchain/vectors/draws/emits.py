@@ -1,4 +1,8 @@
-"""The test cases of the operation emit, which requantizes sums that lie in a memory of accumulators."""
+"""The test cases of the operation emit, which requantizes sums that lie in a memory of accumulators.
+
+A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
+operation that yields (name of the case, draw).
+"""
 
 from __future__ import annotations
 

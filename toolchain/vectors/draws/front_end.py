@@ -1,4 +1,8 @@
-"""The test cases of operations that the front end carries out: base registers, repeats, blocks; and of load_base."""
+"""The test cases of operations that the front end carries out: base registers, repeats, blocks; and of load_base.
+
+A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
+operation that yields (name of the case, draw).
+"""
 
 from __future__ import annotations
 

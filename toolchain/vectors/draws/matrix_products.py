@@ -1,4 +1,8 @@
-"""The test cases of products of two matrices of activations."""
+"""The test cases of products of two matrices of activations.
+
+A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
+operation that yields (name of the case, draw).
+"""
 
 from __future__ import annotations
 

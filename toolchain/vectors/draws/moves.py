@@ -1,4 +1,8 @@
-"""The test cases of the DMA's moves, copy and fill."""
+"""The test cases of the DMA's moves, copy and fill.
+
+A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
+operation that yields (name of the case, draw).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The test cases of signals and waits, and of the end of a program."""
+"""The test cases of signals and waits, and of the end of a program.
+
+A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
+operation that yields (name of the case, draw).
+"""
 
 from __future__ import annotations
 
