@@ -94,7 +94,7 @@ class MacRate(Section):
 class Accumulators(Section):
     """The accumulators of an array. `entries`: sums that one instruction may have.
 
-    `memory`: the sums lie in this memory, and the operation emit of a vector engine takes them out; not given: the
+    `memory`: the sums lie in this memory, and the operation emit of a vector engine takes them out. Not given: the
     array keeps them to itself.
     """
 

@@ -21,7 +21,7 @@ WIDEST_VALUE = 64  # of a register, in one write word
 class BitField:
     """A field: bits low .. low + width - 1 of the instruction word or, if it is given, of `register`.
 
-    value = stored * step + bias; stored is two's complement if `signed`.
+    Its value is stored * step + bias; stored is two's complement if `signed`.
     """
 
     name: str

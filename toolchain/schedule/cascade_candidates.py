@@ -246,7 +246,7 @@ class CandidateSeed(NamedTuple):
 
     `inner_roots`: tensors with rolling buffers and their roots. `chosen`: tiling and units of each layer.
     `least_bytes`: SRAM that it takes at least. `least_with_read`: the same where inputs from DRAM are loaded once for
-    all blocks of channels; None where nothing is read or there are no such blocks.
+    all blocks of channels. None: nothing is read, or there are no such blocks.
     """
 
     inner_roots: Mapping[str, str]

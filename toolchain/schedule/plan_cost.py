@@ -28,10 +28,10 @@ _FEW_TILES = 128  # of a layer that are all timed; with 64, plain10 (docs/bounds
 
 @dataclass(frozen=True)
 class CostWeights:
-    """Weights by which plans of layers are compared: of a cycle, of a cycle of the busiest queue, and of a byte between
-    DRAM and chip.
+    """Weights by which plans of layers are compared.
 
-    Called with a `TiledLayer` it returns the weighted sum.
+    `cycle`: of a cycle. `busy`: of a cycle of the busiest queue. `byte`: of a byte between DRAM and the chip. Called
+    with a `TiledLayer` it returns the weighted sum.
     """
 
     cycle: float = 1.0

@@ -105,7 +105,7 @@ class PlannedQueues:
     def ask(self, queue: int, cost: QueueCost, after: Iterable[int]) -> int:
         """Append an operation, or several that follow one another, and return its number.
 
-        `after`: numbers of the operations that touched the same bytes; those on other queues get a signal and a wait,
+        `after`: numbers of the operations that touched the same bytes. Those on other queues get a signal and a wait,
         unless an earlier wait covers them.
         """
         waited, queues = self._waited[queue], self._queues

@@ -1,4 +1,4 @@
-"""Choose a few tiles of a loop nest, and a few stripes of a cascade, that the cost model times in place of all others
+"""Choose a few tiles of a loop nest, and a few stripes of a cascade. The cost model times these in place of all others
 of their kind.
 
 Samples are sequences in which integers mark repeats. BEGIN stands before the steps that are repeated, and a positive

@@ -1,9 +1,9 @@
 """Compute the cycles of a MAC array for one operation, and how often it reads its operands.
 
 A fold is one pass of the array: the part of the work that its R rows and C columns hold at a time. Sources: fold counts
-and cycles per fold are those of SCALE-Sim 3.0, and equal its simulation of 360 layers. A fold takes `K + R + C - 2`
-cycles in os, `P + 2R + C - 2` in ws, `M + 2R + C - 2` in is. They are generalised by `depth`, `rate`, `folds_overlap`,
-the two depthwise modes and the terms of `timing`. `docs/simulator.md` lists every formula.
+and cycles per fold are those of SCALE-Sim 3.0, and equal its simulation of 360 layers. In os a fold takes `K + R + C -
+2` cycles. In ws it takes `P + 2R + C - 2`, in is `M + 2R + C - 2`. They are generalised by `depth`, `rate`,
+`folds_overlap`, the two depthwise modes and the terms of `timing`. `docs/simulator.md` lists every formula.
 """
 
 from __future__ import annotations
