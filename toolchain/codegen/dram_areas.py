@@ -2,9 +2,10 @@
 
 Areas are ports, activations that lie in DRAM between layers, and constants. Where the host sets base registers
 (`control.host_bases`), DRAM addresses in a program are offsets into areas, and an area lies wherever its register says.
-Where registers are fewer than areas, neighbours become one area. Base registers also step through the samples of a
-repeated batch, and hold rows whose number is read from memory. `codegen.link` calls this after lowering and before
-synchronisation.
+Where registers are fewer than areas, neighbours become one area.
+
+Other base registers step through the samples of a repeated batch, or hold the address of a row whose index is read from
+memory. `codegen.link` calls this after lowering and before synchronisation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the JSON header of `model.npu` and check that its keys are consistent.
 
 The types of the keys are in `codegen.header_keys`. A checksum shows that a file is undamaged, not that this toolchain
-wrote it. So every address, size and index in the header is checked here, and later code may rely on them.
+wrote it. So addresses, sizes and indices are checked here, as far as that needs no machine; `codegen.container` checks
+the rest.
 """
 
 from __future__ import annotations

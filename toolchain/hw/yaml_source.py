@@ -185,7 +185,7 @@ class _ScalarConstructor(Protocol):
 
 
 def compose(text: str, loader_type: Callable[[str], _NodeLoader]) -> yaml.Node | None:
-    """Return the root node of a document as `yaml.compose` does, which has no types."""
+    """Return the root node of a document, None where it is empty. It does what `yaml.compose` does, which has no types."""
     loader = loader_type(text)
     try:
         return loader.get_single_node()

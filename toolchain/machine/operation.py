@@ -38,6 +38,9 @@ class MachineOp:
     a parameter names, or none. `FUNCTIONS`: the vector engine's functions that it does. `ABSTRACT`: set on bases, which
     are no operations and need not have all MEMBERS. `JUMPS`: operations next to it in the program need not run one
     after the other. `STALLS`: the front end dispatches nothing after it before it has ended.
+
+    Abstract here, and given by each operation or a base of it, are `find_required_key`, `meaning`, `ranges`, `demand`
+    and `broken`.
     """
 
     NAME: ClassVar[str]  # the key in instruction tables, and of the section of `limits`

@@ -114,7 +114,10 @@ class RegionPlanner(LayerByLayer):
         return self._prefetch_search(plan).first.cycles if self.options.prefetch else plan.cycles
 
     def of_little_traffic(self) -> list[PlannedRegion]:
-        """Return finished plans found with weights on moved bytes; empty without residency."""
+        """Return finished plans layer by layer, by several weights, and plans with cascades, compared by moved bytes.
+
+        It is empty without residency, and where nothing can be placed.
+        """
         if not self.options.residency:
             return []
         ways = ((share, by) for share in RESERVES for by in (ALONE, AMID, LEAST_MOVED))

@@ -158,6 +158,7 @@ class LayerTilings:
         """Return the plan of one tiling with as many slots as fit, or fewer that are as fast.
 
         None: one slot for each buffer does not fit, or no unit can run its tiles, as another dataflow may require.
+        Raise InternalError where no unit can run the tiles of a tiling in the first dataflow and mode.
         """
         measured = self._measured.get(tiling) or self._measured.setdefault(tiling, _Measured(self._sizes()))
         if not self._may_fit(measured.sizes, room) or not (measured.is_complete or self._measure(tiling, measured, room)):

@@ -61,7 +61,7 @@ class WithAddend:
     add_clamp_high: int = only_with("add", code("output_type"))
 
     def addend(self) -> tuple[IntOrColumn, IntOrColumn]:
-        """Return (number of the addend's type, bytes between its channel granules)."""
+        """Return (number of the addend's type, bytes between its channel granules). It is abstract."""
         raise NotImplementedError
 
     @classmethod

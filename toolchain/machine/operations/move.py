@@ -61,7 +61,7 @@ class Move(MachineOp):
         yield from list_unreachable_memories(unit, self.spaces(), chip)
 
     def spaces(self) -> tuple[int, ...]:
-        """Return the numbers of the memories that it reads and writes."""
+        """Return the numbers of the memories that it reads and writes. It is abstract."""
         raise NotImplementedError
 
     def counts(self) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn]:

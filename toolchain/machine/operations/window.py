@@ -34,7 +34,9 @@ from toolchain.machine.window_rows import extent_reached, grid, rows_reached, wi
 
 @dataclass(frozen=True, slots=True)
 class WindowOp(MachineOp):
-    """The base of operations that slide a window over a feature map [h, w, c]."""
+    """The base of operations that slide a window over a feature map [h, w, c]. `code_types` and `surfaces` are
+    abstract.
+    """
 
     ABSTRACT: ClassVar[bool] = True
     input_address: int = operand_address("input")
@@ -174,6 +176,7 @@ class WeightedWindowOp(WindowOp):
     """The base of window operations on an array: products with weights, sums, and their epilogue.
 
     `accumulate`: 1: the sums are added to those in the accumulators. `emit`: 1: results are made and written.
+    `outputs`, `weights_number` and `get_streamed_bytes` are abstract.
     """
 
     ABSTRACT: ClassVar[bool] = True
