@@ -77,7 +77,11 @@ class Sync(Section):
 
 
 class Repeats(Section):
-    """Operations between `repeat` and `again` run several times."""
+    """Operations between `repeat` and `again` run several times.
+
+    `depth`: repeats inside one another. `max_count`: iterations at most. `buffer_words`: a body of at most so many
+    words is read once only.
+    """
 
     depth: Annotated[int, Field(ge=1, le=16)] = 1  # repeats inside one another
     max_count: Annotated[int, Field(ge=1, le=(1 << 32) - 1)] = (1 << 16) - 1
@@ -85,7 +89,11 @@ class Repeats(Section):
 
 
 class Calls(Section):
-    """Operations between `block` and `return` run again at each `call`."""
+    """Operations between `block` and `return` run again at each `call`.
+
+    `blocks`: number of blocks that the front end can remember. `depth`: blocks inside one another, called ones
+    included.
+    """
 
     blocks: Annotated[int, Field(ge=1, le=1 << 16)]  # addresses that the front end keeps
     depth: Annotated[int, Field(ge=1, le=16)] = 1  # blocks inside one another, those that are called included
@@ -98,7 +106,11 @@ class Indirect(Section):
 
 
 class Control(Section):
-    """The section on the front end: what it does besides reading words in order."""
+    """The section on the front end: what it does besides reading words in order.
+
+    `bases`: registers that moves may add to an address. `host_bases`: the first of these, which the host sets before a
+    start. `operand_bases`: arrays and vector engines may add base registers too.
+    """
 
     bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
     host_bases: Annotated[int, Field(ge=0, le=255)] = (

@@ -162,6 +162,11 @@ class MacArray(Section):
 
     With ws, rows hold reduction elements and columns output channels. With os, rows hold output pixels and columns
     output channels. With is, rows hold reduction elements and columns output pixels.
+
+    `more_dataflows`, `more_depthwise`: what an operation may name in place of the first. `folds_overlap`: the next fold
+    fills while this one drains. `depthwise`: diagonal: `columns` channels at once; column: one channel at a time; none:
+    the array has no such operation. `types`: pairs of operand types that it takes. `groups`: of weights with scales of
+    their own. `post`: steps that outputs may pass on their way to memory. `issue_cycles`: to issue an operation.
     """
 
     even: ClassVar[bool] = False  # last folds take as many rows and columns as the others: `EvenArray`
@@ -231,7 +236,11 @@ class EvenArray(MacArray):
 
 
 class FunctionRate(Section):
-    """The rate of one function of a vector engine: startup + passes ceil(elements / lanes) cycles an operation."""
+    """The rate of one function of a vector engine: startup + passes ceil(elements / lanes) cycles an operation.
+
+    `lanes`: elements a cycle. `passes`: of the elements through the lanes, at least; a pool has one for each tap of its
+    window. `type_lanes`: lanes where an operand has codes of this type; the fewest count.
+    """
 
     lanes: Positive  # elements a cycle
     startup: NonNegative = 4  # cycles

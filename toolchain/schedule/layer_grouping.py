@@ -40,9 +40,11 @@ Roots = frozenset[str]
 class GroupingBounds:
     """Facts about a region's layers by which cascades are bounded. A root is a tensor with storage of its own.
 
-    `roots`: roots that each layer touches. `heights`: rows of its output. `layer_cycles`: returns the cost of a layer
-    by itself, by index, resident roots and bytes of SRAM; None where it does not fit. `open`: layers that run while
-    some tensor is spilled; only these join cascades. `settled`: roots in SRAM that none of those layers touches.
+    `storages`: size and live range of each root. `ports`: roots of inputs and outputs, which stay in DRAM. `roots`:
+    roots that each layer touches. `heights`: rows of its output. `layer_cycles`: returns the cost of a layer by itself,
+    by index, resident roots and bytes of SRAM; None where it does not fit. `bytes_per_cycle`: of DRAM reads.
+    `alignment_bytes`: of the SRAM. `open`: layers that run while some tensor is spilled; only these join cascades.
+    `settled`: roots in SRAM that none of those layers touches.
     """
 
     storages: Mapping[str, Storage]
