@@ -42,6 +42,7 @@ def table_name_fault(name: str) -> str | None:
 
 
 def _table_name(name: str) -> str:
+    """Return the name. Raise ValueError where an instruction table may not have it."""
     fault = table_name_fault(name)
     if fault is not None:
         raise ValueError(fault)

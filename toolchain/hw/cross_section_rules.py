@@ -46,6 +46,7 @@ def find_broken_rules(chip: Chip) -> list[Broken]:
 
 
 def _control(chip: Chip) -> Iterator[Broken]:
+    """Yield faults of base registers."""
     control = chip.control
     if control.host_bases > control.bases:
         yield ("control", "host_bases"), f"{control.host_bases} are more than the machine's control.bases={control.bases}"
@@ -56,6 +57,7 @@ def _control(chip: Chip) -> Iterator[Broken]:
 
 
 def _memories(chip: Chip) -> Iterator[Broken]:
+    """Yield faults of sizes, banks, bursts and alignments."""
     for name, memory in chip.memories.items():
         if memory.size % memory.banks:
             yield ("memories", name, "banks"), f"{memory.banks} banks do not divide {memory.size} bytes evenly"
@@ -152,6 +154,7 @@ def _list_engine_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, 
 
 
 def _arrays(chip: Chip) -> Iterator[Broken]:
+    """Yield faults of arrays: types, epilogue steps, sizes, dataflows, accumulators."""
     arrays = [(name, e) for name, e in chip.engines.items() if isinstance(e, MacArray)]
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
@@ -202,6 +205,7 @@ def _copies(owner: str | None, chip: Chip) -> int:
 
 
 def _units(chip: Chip) -> Iterator[Broken]:
+    """Yield a fault where there are more memories or units than numbers for them."""
     counted = sum(len(unit_names(name, e)) for name, e in chip.engines.items())
     spaces = sum(_copies(memory.private_to, chip) for memory in chip.memories.values())
     if spaces > MOST_SPACES:
@@ -214,6 +218,7 @@ def _units(chip: Chip) -> Iterator[Broken]:
 
 
 def _numerics(chip: Chip) -> Iterator[Broken]:
+    """Yield faults of scales, rounding, types, zero points and tables."""
     numerics = chip.numerics_keys
     scale, table, activation = numerics.scale, numerics.table, CodeType(numerics.activation)
     lowest = -31 if scale.kind == "pow2" else 0
@@ -277,6 +282,7 @@ def _headroom(chip: Chip) -> Iterator[Broken]:
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:
+    """Yield a fault where there are too few semaphores for all engines to wait for one another."""
     idle = () if chip.functions else chip.of_kind("vector")
     engines = [u.name for u in chip.units if u.kind != "dma" and u not in idle] + ["a DMA channel"]
     if chip.sync.semaphores < len(engines):
@@ -301,6 +307,7 @@ def broken_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _alone(groups: WeightGroups, most: int | None) -> Iterator[tuple[KeyPath, str]]:
+    """Yield (key, reason) for faults of one array's weight groups. `most`: limit of input channels, None: none."""
     for i, size in enumerate(groups.sizes):
         if size in groups.sizes[:i]:
             yield ("sizes", i), f"{size} is given twice"

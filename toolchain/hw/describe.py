@@ -79,6 +79,7 @@ def _with_names(chip: Chip, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _flat(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield (path, value) of everything in nested sections."""
     if is_section(data):
         for key, value in data.items():
             yield from _flat(value, (*path, key))
@@ -105,6 +106,7 @@ def _inline(value: Any) -> str:
 
 
 def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
+    """Yield the lines of a section as YAML, with what a missing value means as comment."""
     for key, value in data.items():
         if is_section(value) and value:
             yield f"{'  ' * depth}{key}:"
@@ -118,6 +120,7 @@ def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
 
 
 def _describe_derived_values(chip: Chip) -> Iterator[str]:
+    """Yield comments with figures that follow from the keys: peaks, rates, balance."""
     clock = chip.clock.frequency
     macs = chip.macs_per_cycle
     rates = {

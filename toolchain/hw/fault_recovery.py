@@ -91,10 +91,12 @@ def readings(judge: Judge[Model], data: Any) -> RecoveredModels[Model]:
 
 
 def _get_faults(result: Any) -> tuple[RecoveredFault, ...]:
+    """Return the faults that a judge returned; () for a model."""
     return tuple(result) if is_list(result) else ()
 
 
 def _touches(path: KeyPath, places: Iterable[KeyPath]) -> bool:
+    """Return whether the path lies inside one of these places, or around one."""
     return any(path[: len(place)] == place or place[: len(path)] == path for place in places)
 
 
@@ -123,6 +125,7 @@ def _mend(judge: Judge[Any], data: Any, faults: Sequence[RecoveredFault], last: 
 
 
 def _weight(faults: Sequence[RecoveredFault]) -> tuple[int, int]:
+    """Return (number of grave faults, number of faults), which is to become smaller."""
     return sum(fault.grave for fault in faults), len(faults)
 
 
@@ -143,6 +146,7 @@ def _put(data: Any, path: KeyPath, value: Any) -> bool:
 
 
 def _inside(data: Any, part: str | int) -> Any:
+    """Return the entry of a section or list; None where there is none."""
     if is_section(data):
         return data.get(part)
     return data[part] if is_list(data) and isinstance(part, int) and part < len(data) else None

@@ -147,11 +147,13 @@ def _get_shipped_hint(label: str) -> str:
 
 
 def _is_path(name_or_path: str) -> bool:
+    """Return whether a text means a file and not a shipped machine."""
     path = Path(name_or_path)
     return path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or path.is_file()
 
 
 def _locate(name_or_path: str) -> tuple[str, Traversable]:
+    """Return (name for messages, file) of a machine. Raise ConfigError for an unknown name."""
     if _is_path(name_or_path):
         return name_or_path, Path(name_or_path)
     names = list_shipped_names()

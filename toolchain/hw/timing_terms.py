@@ -43,6 +43,7 @@ def _of_arrays(*keys: str) -> Callable[[dict[str, Any]], None]:
 
 
 def _kind(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """Return the engines of one kind in a chip as data."""
     return [engine for engine in data["engines"].values() if engine["kind"] == kind]
 
 
@@ -177,6 +178,7 @@ _DERIVED = {
 
 
 def _unsaid(section: BaseModel, path: str) -> Iterator[tuple[str, str]]:
+    """Yield (key, value) of the keys of a section that the file does not give."""
     written = section.model_dump(mode="json")
     for key in type(section).model_fields:
         value = getattr(section, key)

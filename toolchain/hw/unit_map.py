@@ -51,24 +51,29 @@ class Unit:
 
     @property
     def kind(self) -> str:
+        """mac_array, vector or dma."""
         return self.spec.kind
 
     @property
     def key(self) -> str:
+        """The path of its engine in the machine's file."""
         return f"engines.{self.engine}"
 
     @property
     def array(self) -> MacArray:
+        """The keys of its array; the unit must be one."""
         assert isinstance(self.spec, MacArray), self.name
         return self.spec
 
     @property
     def vector(self) -> Vector:
+        """The keys of its vector engine; the unit must be one."""
         assert isinstance(self.spec, Vector), self.name
         return self.spec
 
     @property
     def dma(self) -> Dma:
+        """The keys of its DMA engine; the unit must be a channel of one."""
         assert isinstance(self.spec, Dma), self.name
         return self.spec
 
@@ -124,6 +129,7 @@ def explain_unused_unit(unit: Unit, spaces: Sequence[Space], units: Sequence[Uni
 
 
 def _maps_in_sram(unit: Unit) -> bool:
+    """Return whether the unit computes and has its feature maps in the sram."""
     return unit.kind != "dma" and all(unit.roles[role] == SRAM for role in FEATURE_MAPS)
 
 
@@ -141,6 +147,7 @@ def _number_name(name: str, i: int, count: int) -> str:
 
 
 def _roles(engine: Engine, unit: str, spaces: Sequence[Space]) -> Iterator[tuple[str, int]]:
+    """Yield (role, number of the memory) of each operand of a unit; nothing for DMA."""
     if isinstance(engine, Dma):
         return
     for role, key in operand_memories(engine).items():
@@ -156,6 +163,7 @@ def operand_memories(engine: MacArray | Vector) -> dict[str, str]:
 
 
 def _list_moved_spaces(engine: Engine, spaces: Sequence[Space]) -> Iterator[int]:
+    """Yield the numbers of the memories that a DMA engine reaches."""
     assert isinstance(engine, Dma)
     for i, space in enumerate(spaces):
         if engine.memories is None or space.key in engine.memories:

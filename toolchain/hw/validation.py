@@ -108,11 +108,13 @@ def _follows(error: ErrorDetails) -> bool:
 
 
 def _line(fault: str) -> tuple[int, str]:
+    """Return (line that the fault names, fault), for sorting; line 0 where it names none."""
     _, line, _ = fault.split(":", 2)
     return (int(line), fault) if line.isdigit() else (0, fault)
 
 
 def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
+    """Return a pydantic error as `file:line: path: reason`."""
     path, data = _place(error["loc"], source.data)
     kind = error["type"]
     if kind.startswith("union_tag"):
@@ -154,6 +156,7 @@ def _place(steps: tuple[int | str, ...], data: Any) -> tuple[KeyPath, Any]:
 
 
 def _wrong_kind(source: Source, path: KeyPath, error: ErrorDetails) -> str:
+    """Return the fault of a section whose `kind` is missing or unknown."""
     if error["type"] == "union_tag_not_found":
         return source.fault((*path, "kind"), "is missing")
     context = error.get("ctx", {})
@@ -178,6 +181,7 @@ def _notes(owner: Any, part: str | int) -> list[FieldInfo]:
 
 
 def _inner_notes(annotation: Any) -> list[FieldInfo]:
+    """Return the pydantic fields in an annotation."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return [a for a in arguments[1:] if isinstance(a, FieldInfo)]
@@ -196,6 +200,7 @@ def _inline(value: Any) -> str:
 
 
 def _reason(error: ErrorDetails) -> str:
+    """Return a pydantic error in words for the file's author."""
     kind, context = error["type"], error.get("ctx", {})
     got = shown(error["input"])
     if kind == "value_error":
@@ -261,6 +266,7 @@ def _known_keys(model: Any, path: KeyPath, data: Any) -> set[str]:
 
 
 def _candidates(model: Any, path: KeyPath) -> list[Any]:
+    """Return the types that the value at `path` may have."""
     candidates = [model]
     for part in path:
         candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
@@ -277,6 +283,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _step(annotation: Any, part: str | int) -> list[Any]:
+    """Return the types that the value at `part` of a value of this type may have."""
     if _is_model(annotation):
         field = _fields(annotation).get(str(part))
         return _alternatives(field.annotation) if field else []
@@ -289,6 +296,7 @@ def _step(annotation: Any, part: str | int) -> list[Any]:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
+    """Return the types of a union; without `Annotated`."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _alternatives(typing.get_args(annotation)[0])

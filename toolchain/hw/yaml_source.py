@@ -218,6 +218,9 @@ class _Reader:
         self.scalars: _ScalarConstructor = yaml.constructor.SafeConstructor()
 
     def read(self, node: yaml.Node, path: KeyPath, key_line: int) -> Any:
+        """Return the data of a node, and note its lines. Faults are collected; raise ConfigError where there are too
+        many nodes.
+        """
         line = node.start_mark.line + 1
         self.nodes += 1
         if self.nodes > YAML_NODES:
@@ -235,6 +238,7 @@ class _Reader:
         return data
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath, line: int) -> Any:
+        """Return the value of a scalar: a number, bool, text or None. It is None after a fault."""
         kind = node.tag.rpartition(":")[2]
         if kind in ("int", "float") and len(node.value) > NUMBER_CHARACTERS:
             reason = f"a number of {len(node.value):,} characters; {NUMBER_CHARACTERS} are the most"

@@ -122,6 +122,7 @@ def _operation(name: str, plan: OperationPlan, machine: Machine) -> Iterator[Con
 
 
 def _field(group: str, stem: str, s: BitField) -> Iterator[Constant]:
+    """Yield the constants of a field: its bits, SIGNED, STEP and BIAS."""
     yield from _bits(group, stem, (s.low + s.width - 1, s.low))
     yield Constant(group, f"{stem}_SIGNED", int(s.signed))
     yield Constant(group, f"{stem}_STEP", s.step)
@@ -129,6 +130,7 @@ def _field(group: str, stem: str, s: BitField) -> Iterator[Constant]:
 
 
 def _bits(group: str, stem: str, bits: Bits) -> Iterator[Constant]:
+    """Yield the constants SHIFT and WIDTH of bits."""
     high, low = bits
     yield Constant(group, f"{stem}_SHIFT", low)
     yield Constant(group, f"{stem}_WIDTH", high - low + 1)

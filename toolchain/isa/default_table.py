@@ -100,15 +100,20 @@ def _split(needs: dict[str, Need]) -> tuple[dict[str, int], list[str]]:
 
 
 def _write_fixed_values(fixed: dict[str, int]) -> list[str]:
+    """Return the line `fixed` for these values; no line without any."""
     return ["    fixed: {" + ", ".join(f"{p}: {v}" for p, v in fixed.items()) + "}"] if fixed else []
 
 
 def _write_reserved_bits(*spans: tuple[int, int]) -> list[str]:
+    """Return the line `reserved` for spans (high, low); empty spans, with high below low, are left out."""
     used = [f"[{high}, {low}]" for high, low in spans if high >= low]
     return [f"    reserved: [{', '.join(used)}]"] if used else []
 
 
 def _descriptors(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str, int], word_bits: int) -> str:
+    """Return a table of descriptors. `word_bits`: 0: as many as the widest operation needs. Raise ConfigError where
+    they are too few.
+    """
     semaphore_bits = max(1, (chip.sync.semaphores - 1).bit_length())
     first = _OPCODE_BITS + 2 * (1 + semaphore_bits)
     rows: dict[str, tuple[list[str], int]] = {}
@@ -175,11 +180,15 @@ def _registers(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str,
 
 
 def _in_start_word(parameter: str) -> bool:
+    """Return whether a parameter lies in the start word, and not in a register."""
     return parameter in _IN_START_WORD or parameter.endswith("_space")
 
 
 def _value_bits(fields: dict[str, _Field], word_bits: int, chip: Chip) -> int:
-    """Return the bits of a register's value in a write word: all that the registers' addresses leave."""
+    """Return the bits of a register's value in a write word: all that the registers' addresses leave.
+
+    Raise ConfigError where the registers do not fit words of so many bits.
+    """
     for address_bits in range(1, word_bits - 2):
         value_bits = min(WIDEST_VALUE, word_bits - 1 - address_bits)
         words = [-(-field.width // value_bits) for field in fields.values()]
@@ -189,6 +198,9 @@ def _value_bits(fields: dict[str, _Field], word_bits: int, chip: Chip) -> int:
 
 
 def _register_row(need_by_parameter: dict[str, Need], opcode_low: int, name: str) -> list[str]:
+    """Return the lines of an operation, without its name and opcode. Raise ConfigError where its start word is too
+    narrow.
+    """
     fixed, free = _split(need_by_parameter)
     lines: list[str] = []
     at = 0
@@ -205,6 +217,7 @@ def _register_row(need_by_parameter: dict[str, Need], opcode_low: int, name: str
 
 
 def _head(chip: Chip, kind: str, word_bits: int) -> list[str]:
+    """Return the first lines of a table: comment, format, name, kind, description, word_bits."""
     return [
         f"# A first table for {chip.name}: every field as wide as this machine needs. Bits are [high, low].",
         f"format: {TABLE_FORMAT}",

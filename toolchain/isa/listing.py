@@ -108,12 +108,16 @@ def _register_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str]:
 
 
 def _field_note(register: str, value: int, table: RegisterTable) -> str:
+    """Return a comment with the values of a register's fields."""
     fields = table.registers[register].fields
     shown = (f"{name}={(s := slot(name, f)).value(value >> s.low & s.mask)}" for name, f in fields.items())
     return f"  ; {' '.join(shown)}"
 
 
 def _get_started_plan(word: Words, place: int, isa: Isa) -> OperationPlan:
+    """Return the encoding of the operation that a start word starts. Raise ProgramError for an unknown one or reserved
+    bits.
+    """
     table = register_table(isa)
     high, low = table.start.opcode
     opcode = int(get_bits(word, low, high - low + 1)[0])

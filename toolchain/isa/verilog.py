@@ -59,6 +59,7 @@ def _parameter(constant: Constant) -> str:
 
 
 def _header(table: RegisterTable | DescriptorTable) -> Iterator[Member]:
+    """Yield the members that all words of operations have."""
     if isinstance(table, RegisterTable):
         yield _member(table.start.tag.bits, "word_tag")
         yield _member(table.start.opcode, "opcode")
@@ -90,10 +91,12 @@ def _members(fields: Mapping[str, FieldBits]) -> Iterator[Member]:
 
 
 def _escape_keyword(field: str) -> str:
+    """Return the name, with an underscore where SystemVerilog reserves it."""
     return f"{field}_" if field in SYSTEMVERILOG else field
 
 
 def _struct(name: str, width: int, members: Iterable[Member], fields: Mapping[str, FieldBits]) -> Iterator[str]:
+    """Yield the lines of a packed struct of `width` bits; bits that no member has are reserved."""
     yield "  typedef struct packed {"
     top = width
     notes = {_escape_keyword(n): _note(f) for n, f in fields.items()}

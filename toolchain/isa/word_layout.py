@@ -52,16 +52,19 @@ def cover(width: int, spans: Iterable[Span], word_path: KeyPath) -> Iterator[Bro
 
 
 def _fields(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Span]:
+    """Yield the span of each field."""
     for name, field in fields.items():
         yield name, field.bits, (*path, name, "bits")
 
 
 def _list_reserved_spans(reserved: tuple[Bits, ...], path: KeyPath) -> Iterator[Span]:
+    """Yield the span of each entry of `reserved`."""
     for i, bits in enumerate(reserved):
         yield f"reserved[{i}]", bits, (*path, "reserved", i)
 
 
 def _field_widths(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Broken]:
+    """Yield fields that are wider than the codecs take."""
     for name, field in fields.items():
         width = field.bits[0] - field.bits[1] + 1
         if width > WIDEST_FIELD:
@@ -69,6 +72,7 @@ def _field_widths(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Br
 
 
 def _opcodes(table: Table) -> Iterator[Broken]:
+    """Yield opcodes that do not fit their bits or occur twice."""
     high, low = table.opcode if isinstance(table, DescriptorTable) else table.start.opcode
     largest = (1 << max(0, high - low + 1)) - 1
     owners: dict[int, str] = {}
@@ -82,6 +86,7 @@ def _opcodes(table: Table) -> Iterator[Broken]:
 
 
 def _forms(table: RegisterTable) -> Iterator[Broken]:
+    """Yield faults of write and start words: bits, tags, and the width of a value."""
     write, start = table.write, table.start
     spans = [
         ("tag", write.tag.bits, ("write", "tag", "bits")),
@@ -104,6 +109,7 @@ def _forms(table: RegisterTable) -> Iterator[Broken]:
 
 
 def _registers(table: RegisterTable) -> Iterator[Broken]:
+    """Yield faults of registers: addresses, widths, bits, and registers that no operation uses."""
     part_bits = max(1, table.write.value[0] - table.write.value[1] + 1)
     last = (1 << max(0, table.write.register_[0] - table.write.register_[1] + 1)) - 1
     owners: dict[int, str] = {}
@@ -125,11 +131,13 @@ def _registers(table: RegisterTable) -> Iterator[Broken]:
 
 
 def _register_cover(register: Register, part_bits: int, path: KeyPath) -> Iterator[Broken]:
+    """Yield faults of a register's bits."""
     spans = [*_fields(register.fields, (*path, "fields")), *_list_reserved_spans(register.reserved, path)]
     yield from cover(part_bits * register.words, spans, path)
 
 
 def _descriptor_header(table: DescriptorTable) -> Iterator[Broken]:
+    """Yield flags of a descriptor's wait and signal that are not one bit."""
     if table.sync:
         for name in ("wait", "signal"):
             high, low = getattr(table.sync, name)
@@ -138,6 +146,7 @@ def _descriptor_header(table: DescriptorTable) -> Iterator[Broken]:
 
 
 def _rows(table: Table) -> Iterator[Broken]:
+    """Yield faults of operations: unknown names, parameters bound twice or not at all, and bits of their words."""
     for name, row in table.operations.items():
         path: KeyPath = ("operations", name)
         if name not in OPERATIONS:
@@ -152,6 +161,7 @@ def _rows(table: Table) -> Iterator[Broken]:
 
 
 def _word_header(table: Table) -> Iterator[Span]:
+    """Yield the spans that all words of operations have."""
     if isinstance(table, RegisterTable):
         yield "tag", table.start.tag.bits, ("start", "tag", "bits")
         yield "opcode", table.start.opcode, ("start", "opcode")
@@ -163,6 +173,7 @@ def _word_header(table: Table) -> Iterator[Span]:
 
 
 def _bound_once(name: str, row: Row, path: KeyPath) -> Iterator[Broken]:
+    """Yield parameters of an operation that are unknown, bound twice, or bound to nothing."""
     parameters = OPERATIONS[name].parameters()
     places: dict[str, str] = {}
     for place in ("fields", "bind", "fixed"):
@@ -178,6 +189,7 @@ def _bound_once(name: str, row: Row, path: KeyPath) -> Iterator[Broken]:
 
 
 def _targets(row: Any, table: RegisterTable, path: KeyPath) -> Iterator[Broken]:
+    """Yield register fields of an operation that are unknown, bound twice, left open, or too narrow for their constant."""
     owners: dict[str, str] = {}
     register_fields = [f"{register}.{field}" for register, r in table.registers.items() for field in r.fields]
     for place, target, key in [("bind", t, p) for p, t in row.bind.items()] + [("constants", t, t) for t in row.constants]:
@@ -198,5 +210,6 @@ def _targets(row: Any, table: RegisterTable, path: KeyPath) -> Iterator[Broken]:
 
 
 def _near(target: str, candidates: list[str]) -> str:
+    """Return a hint at the nearest candidate; "" where none is near."""
     text = suggest(target, candidates)
     return text if "did you mean" in text else ""

@@ -102,6 +102,7 @@ def _loads(access: Access, banks: _Banks) -> tuple[IntOrColumn, IntOrColumn]:
 
 
 def _load_of_one(banks: _Banks, offset: int, inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """Return the loads of one block, as `_loads` does for columns."""
     run, outer = merge_runs(inner, counts, strides)
     runs = prod(n for n, _ in outer)
     if not run or not runs:
@@ -147,7 +148,7 @@ def _shift_starts(starts: Column, n: int, stride: int) -> Column:
 
 
 def _cover_runs(starts: Column, length: int) -> Column:
-    """int64[..., n]: how often each place is start + i, modulo n, for i < length."""
+    """Return int64[..., n]: how often each place is start + i, modulo n, for i < length."""
     places = starts.shape[-1]
     full_rounds, part = divmod(length, places)
     counts = np.repeat(full_rounds * starts.sum(axis=-1, keepdims=True), places, axis=-1)

@@ -61,6 +61,7 @@ def _outside(op: MachineOp, chip: Chip) -> IntOrColumn:
 
 
 def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
+    """Yield base registers that the machine, or this operation, does not have."""
     for name, _ in op.pair_bases_with_addresses():
         value = getattr(op, name)
         if value and not 0 < value <= op.need(name, chip).high:

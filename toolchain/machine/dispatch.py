@@ -128,6 +128,7 @@ def _flow(
     indirect: Mapping[int, Mapping[str, tuple[MemoryIndex, ...]]],
     calls: Sequence[Calls],
 ) -> InstructionStream:
+    """Return the operations as a stream with these columns."""
     stream = InstructionStream(ops)
     stream.words, stream.sources, stream.iterations, stream.indirect, stream.calls = words, sources, iterations, indirect, calls
     return stream
@@ -145,6 +146,7 @@ class _Dispatch:
         self.resolved: dict[tuple[int, ...], MachineOp] = {}
 
     def run(self) -> InstructionStream:
+        """Return the dispatched operations. Raise ProgramError where the front end cannot go on."""
         front, program = self.front, self.program
         ops: list[MachineOp] = []
         words: list[int] = []
@@ -210,5 +212,6 @@ class _Dispatch:
 
 
 def _name(at: int, inside: Iterations, called: Calls = ()) -> str:
+    """Return the text that names an operation of the program, with its iterations and calls."""
     rounds = (f", iteration {i + 1} of {n}" for i, n in inside)
     return "".join((f"op {at}", *rounds, *(f", called by op {call}" for call, _ in called)))

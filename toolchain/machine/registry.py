@@ -15,6 +15,7 @@ _ENGINES = ("dma", "mac_array", "vector", None)
 
 
 def _operations() -> dict[str, type[MachineOp]]:
+    """Return the operations of all files, by name. Raise TypeError for a name that occurs twice."""
     module_classes = [
         c for m in files_of(operations) for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__
     ]

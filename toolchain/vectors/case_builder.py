@@ -97,8 +97,10 @@ class CaseBuilder:
         return address
 
     def room(self, space: int, size_bytes: int) -> int:
-        """Return the address of `size_bytes` bytes for a result. They hold random bytes, and so do some before and
-        after them.
+        """Return the address of `size_bytes` bytes for a result. They hold random bytes, and so do the 8 bytes before
+        and after.
+
+        At an end of the memory there are none beyond it.
         """
         before = 0 if self.at_end or self._next[space] == 0 else MARGIN_BYTES
         margin_after = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
@@ -114,7 +116,7 @@ class CaseBuilder:
         return self.chip.code_types[number]
 
     def codes(self, shape: Sequence[int], number: int = 0) -> Array:
-        """Return random codes of the activation type of this number; every third one is the least or largest code."""
+        """Return random codes of the activation type of this number; about a third are the least or the largest code."""
         codes = self.type(number)
         values = self.rng.integers(codes.low, codes.high, shape, np.int64, endpoint=True)
         ends = self.rng.integers(0, 6, shape)

@@ -184,6 +184,7 @@ class BlocksFigure:
 
 
 def _shades(groups: Sequence[int], cells: int) -> list[str]:
+    """Return the fill of each cell: groups are shaded in turn."""
     shades = [FILL if i % 2 else SHADE for i, size in enumerate(groups) for _ in range(size)]
     return (shades + [FILL] * cells)[:cells]
 
@@ -199,6 +200,7 @@ def _line(x1: int, y1: int, x2: int, y2: int) -> str:
 
 
 def _svg(caption: str, width: float, height: float, parts: Sequence[str]) -> str:
+    """Return an HTML figure of SVG parts, with its caption."""
     box = f'viewBox="-1 -1 {width + 2:g} {height + 2:g}" width="{width + 2:g}" height="{height + 2:g}"'
     label = escape(caption, quote=True)
     picture = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" {box}>{"".join(parts)}</svg>'

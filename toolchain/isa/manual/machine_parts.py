@@ -45,6 +45,7 @@ def parts(machine: Machine) -> Iterator[str | Figure]:
 
 
 def _describe_unit(unit: Unit, chip: Chip) -> str:
+    """Return the sentence on the memories of a unit's operands."""
     if not unit.roles:
         return f"{unit.name} moves between {', '.join(chip.spaces[i].name for i in sorted(unit.reach))}"
     by_space: dict[int, list[str]] = {}
@@ -118,6 +119,7 @@ def operations(machine: Machine) -> Iterator[str | Figure]:
 
 
 def _runner(plan: OperationPlan, machine: Machine) -> str:
+    """Return the words for what runs an operation."""
     units = machine.chip.of_kind(plan.operation.ENGINE) if plan.operation.ENGINE else ()
     if units and plan.operation.ENGINE != "dma":
         named = " or ".join(f"{i} {u.name}" for i, u in enumerate(units))
@@ -128,6 +130,7 @@ def _runner(plan: OperationPlan, machine: Machine) -> str:
 
 
 def _describe_placement(plan: OperationPlan, machine: Machine) -> Iterator[str]:
+    """Yield the table of an operation's parameters, and lists of its registers, constants and fixed values."""
     operation, described = plan.operation, plan.operation.get_descriptions()
     if plan.slots:
         rows = [_HEADER]

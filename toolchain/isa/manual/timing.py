@@ -58,6 +58,7 @@ def timing(machine: Machine) -> Iterator[str | Figure]:
 
 
 def _banks(space: Space) -> str:
+    """Return the sentence on a memory's words and banks."""
     m = space.memory
     many, cycles = m.banks > 1, _cycles(m.bank_cycles)
     lie = f"its words of {m.bank_bytes} bytes lie in {m.banks} banks in turn, word w in bank w mod {m.banks}" if many else ""
@@ -74,6 +75,7 @@ def _banks(space: Space) -> str:
 
 
 def _array(unit: Unit) -> Iterator[str]:
+    """Yield the manual's text on the cycles of an array."""
     mac = unit.array
     yield (
         f"**{unit.engine}**: {mac.rows} rows, {mac.columns} columns, depth {mac.depth}; issue {mac.issue_cycles}. With P "
@@ -163,10 +165,12 @@ def _entering(mac: MacArray) -> tuple[str, str]:
 
 
 def _channels(number: str) -> str:
+    """Return a number with the word channel or channels."""
     return "1 channel" if number == "1" else f"{number} channels"
 
 
 def _number(rate: int | None, otherwise: int) -> str:
+    """Return the rate as text, "all" for an unlimited one; None means `otherwise`."""
     return "all" if rate == UNLIMITED else str(get_rate(rate, otherwise))
 
 
@@ -176,6 +180,7 @@ def _sums(mac: MacArray) -> int:
 
 
 def _depthwise(mac: MacArray) -> str:
+    """Return the sentence on how depthwise operations run."""
     text_by_mode = {
         "column": "as one product of M = 1 and K = taps for each channel, one behind the other",
         "diagonal": (
@@ -188,6 +193,7 @@ def _depthwise(mac: MacArray) -> str:
 
 
 def _vector(unit: Unit) -> Iterator[str]:
+    """Yield the manual's text on the cycles of a vector engine."""
     engine = unit.vector
     yield (
         f"**{unit.engine}**: startup + passes ceil(elements / lanes) cycles, a pool a pass for each element of its window where "
@@ -202,6 +208,7 @@ def _vector(unit: Unit) -> Iterator[str]:
 
 
 def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
+    """Yield the manual's text on the cycles of a DMA engine."""
     channels, dma = len([u for u in chip.units if u.engine == unit.engine]), unit.dma
     beats = (
         f"; bytes are those of the beats of {ceil(dma.bytes_per_cycle)} that each contiguous run touches, of the end with more"
@@ -242,6 +249,7 @@ def _reading(machine: Machine) -> str:
 
 
 def _front_end(chip: Chip) -> Iterator[str]:
+    """Yield the manual's text on how instruction words are read."""
     if chip.program_space is not None:
         name = chip.spaces[chip.program_space].name
         yield (

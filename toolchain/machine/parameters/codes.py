@@ -32,6 +32,7 @@ def _code(operation: Any, chip: Chip) -> Need:
 
 
 def _span_types(types: Sequence[CodeType]) -> Need:
+    """Return the values from the least to the largest code of all of these types."""
     return Need(min(c.low for c in types), max(c.high for c in types), f"numerics.activation {', '.join(types)}")
 
 

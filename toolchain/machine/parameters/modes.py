@@ -119,6 +119,8 @@ def depthwise_mode() -> Any:
 
 
 def _array_choice(key: str) -> Values:
+    """Return the values of a number that chooses among the entries of an array's key; 0 is the first choice."""
+
     def values(operation: Any, chip: Chip) -> Need:
         most = max((len(getattr(unit.array, key)) for unit in chip.of_kind("mac_array")), default=0)
         return Need(0, most, f"{chip.key('mac_array')}.{key}")

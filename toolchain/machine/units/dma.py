@@ -113,6 +113,7 @@ def _in_blocks(end: TransferSide, burst: int) -> IntOrColumn:
 
 
 def _in_pieces(end: TransferSide) -> bool:
+    """Return whether the side moves its runs in pieces."""
     return is_column(end.piece_bytes) or bool(end.piece_bytes)
 
 
