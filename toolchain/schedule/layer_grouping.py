@@ -83,10 +83,10 @@ class CascadeBounds:
         self._columns: dict[tuple[int, int, Roots, int], Mapping[int, float]] = {}
 
     def cycles(self, first: int, end: int, resident: Roots, room: int) -> float | None:
-        """Return a lower bound of the cascade's cost in `room` bytes of SRAM; None where its rolling buffers never fit.
+        """Return a lower bound of the cascade's cost in `room` bytes of SRAM.
 
         It is the larger of what its layers compute and what it moves. Constants that do not fit are moved once more for
-        each stripe.
+        each stripe. None: it has no tensor for a rolling buffer, a layer does not fit, or its buffers never do.
         """
         fixed = self._get_fixed_part(first, end, resident)
         if fixed is None:

@@ -122,8 +122,9 @@ class LayerTilings:
         return best
 
     def finer(self, plan: TiledLayer, room: Room, most: int) -> list[TiledLayer]:
-        """Return up to `most` plans with more tiles than `plan`, each of another number, that take at most 15 % longer
-        alone.
+        """Return up to `most` plans with more tiles than `plan`, each of another number.
+
+        They have at most eight times the tiles, and take at most 15 % longer alone.
         """
         at = next((i for i, (_, tiling) in enumerate(self._candidates) if tiling == plan.tiling), len(self._candidates))
         finer_plans: dict[int, TiledLayer] = {}

@@ -26,10 +26,9 @@ _NAMED = 8  # tensors of a layer
 
 
 def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:
-    """Return an error for each memory that is too small: the layer while most bytes are live, and by how much they
-    exceed it.
+    """Return the error for a schedule that exceeds a memory; None where by its bytes everything fits.
 
-    None: by its bytes everything fits.
+    For each such memory it names the layer while most bytes are live, and by how much they exceed it.
     """
     faults = Faults(bound.tree)
     for space in facts.chip.staging:

@@ -97,10 +97,8 @@ class CaseBuilder:
         return address
 
     def room(self, space: int, size_bytes: int) -> int:
-        """Return the address of `size_bytes` bytes for a result. They hold random bytes, and so do the 8 bytes before
+        """Return the address of `size_bytes` bytes for a result. They hold random bytes, and so do up to 8 bytes before
         and after.
-
-        At an end of the memory there are none beyond it.
         """
         before = 0 if self.at_end or self._next[space] == 0 else MARGIN_BYTES
         margin_after = 0 if self.at_end and self._next[space] == 0 else MARGIN_BYTES
