@@ -71,6 +71,7 @@ class _Touched:
         self._engine_accesses = [_EngineAccesses() for _ in range(engines)]
 
     def record(self, access: Access, engine: int, event: int) -> None:
+        """Record the access of an event of this engine, in the table and in the list."""
         self._last[engine, self._span(access)] = event
         self._engine_accesses[engine].add(access, event)
 
@@ -94,6 +95,7 @@ class _EngineAccesses:
         self._columns = np.empty((_COLUMNS, 0), np.int64)  # of the first of them
 
     def add(self, access: Access, event: int) -> None:
+        """Append an access; events must come in rising order."""
         self._events.append(event)
         self._accesses.append(access)
 

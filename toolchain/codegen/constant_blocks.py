@@ -327,6 +327,7 @@ class BlockReader:
         return np.frombuffer(raw, memory_type(kind)).astype(kind, copy=kind.itemsize > 1).reshape(shape)
 
     def _piece(self, block: int, start: int, size: int) -> memoryview:
+        """Return these bytes of a block as a view, not a copy. Raise ValueError where the block does not have them."""
         if not 0 <= block < len(self._blocks) or min(start, size) < 0 or start + size > len(self._blocks[block]):
             raise ValueError(f"a piece of {size} bytes at {start} of block {block}, which does not have them")
         return memoryview(self._blocks[block])[start : start + size]

@@ -245,6 +245,7 @@ def read_entries(path: str | Path) -> dict[str, Container]:
 
 
 def _read(path: str | Path) -> bytes:
+    """Return the bytes of a file of at most PROGRAM_FILE_BYTES. Raise ProgramError where it cannot be read."""
     try:
         return read_limited(path, PROGRAM_FILE_BYTES)
     except OSError as fault:

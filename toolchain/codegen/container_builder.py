@@ -25,7 +25,7 @@ def build_container(
     graph: Graph,
     compiled: Sequence[Region | HostSubgraph],
 ) -> Container:
-    """Return the container of one entry.
+    """Return the container of one entry point.
 
     `name`: name of the model. `model`: the canonical form, for inputs, outputs and bound values. `selection`: for the
     nodes on the host with their reasons. `graph`: the integer graph, of which the chip's nodes are kept. `compiled`:

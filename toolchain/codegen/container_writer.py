@@ -167,6 +167,7 @@ def _port_header(kind: str, port: Port) -> dict[str, Any]:
 
 
 def _layer_header(info: LayerInfo) -> dict[str, Any]:
+    """Return the header of a layer; a result without granules has no keys for them."""
     header = asdict(info)
     if info.result is not None and not info.result.granule:
         del header["result"]["granule"], header["result"]["surface_bytes"]

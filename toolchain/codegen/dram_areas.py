@@ -130,6 +130,7 @@ def _groupings(pieces: Sequence[DramPiece]) -> Iterator[list[list[DramPiece]]]:
 
 
 def _area(pieces: Sequence[DramPiece], register: int) -> DramArea:
+    """Return the area of neighbouring pieces, from the first byte of the first to the end of the last."""
     first, last = pieces[0].first, pieces[-1].last
     return DramArea(tuple(h for piece in pieces for h in piece.holds), first, last - first, register)
 

@@ -75,6 +75,7 @@ def _reader(hint: Any) -> Callable[[Any, ArrayAt], Any]:
 
 
 def _array(value: Any, array: ArrayAt) -> np.ndarray:
+    """Return the array that a value places. Raise ValueError where the value is no such object."""
     if not isinstance(value, dict) or value.keys() != {"array"}:
         raise ValueError(f"{value!r:.40} is no array")
     return array(value["array"])
@@ -259,6 +260,7 @@ def graph_from_text(text: str, array: Callable[[Any], np.ndarray]) -> Graph:
 
 
 def _graph(body: Any, array: Callable[[Any], np.ndarray]) -> Graph:
+    """Return the graph of a JSON object; it has no inputs and outputs."""
     return Graph(
         body["name"],
         tuple(_node(n, array) for n in body["nodes"]),
@@ -271,6 +273,7 @@ def _graph(body: Any, array: Callable[[Any], np.ndarray]) -> Graph:
 
 
 def _origin(name: str, origin_value: Any, array: Callable[[Any], np.ndarray]) -> Origin:
+    """Return the origin of a tensor. Raise ValueError where its layout is unknown."""
     origin = Origin(*_value(name, origin_value, tuple[str, str], array))
     if origin.layout not in _LAYOUTS:
         raise ValueError(f"tensor {name!r}: layout {origin.layout!r:.20} is none of {', '.join(_LAYOUTS)}")

@@ -1,4 +1,8 @@
-"""Check accumulators that are a memory, and the vector engines that emit sums from them."""
+"""Check accumulators that are a memory, and the vector engines that emit sums from them.
+
+It is a part of the rules between sections (`hw.cross_section_rules`): sums need a memory of their own that is large
+enough, and an engine that takes them out.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ def broken_accumulators(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
 def _array(
     name: str, mac: MacArray, arrays: dict[str, MacArray], vectors: dict[str, Vector], chip: Chip
 ) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the broken rules of one array; its accumulators may have no memory."""
     accumulators, path = mac.accumulators, ("engines", name, "accumulators")
     memory = chip.memories.get(accumulators.memory or "")
     if accumulators.memory == "sram":
@@ -67,5 +72,8 @@ def _array(
 
 
 def _emits(vector: Vector, mac: MacArray) -> bool:
+    """Return whether the vector engine takes the sums of this array out, with all other operands in the array's
+    memories.
+    """
     its, array_memories = operand_memories(vector), operand_memories(mac)
     return EMIT in vector.functions and all(its.get(role) == array_memories[array_role] for array_role, role in EMITTED.items())

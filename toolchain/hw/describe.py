@@ -88,6 +88,7 @@ def _flat(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _value(path: KeyPath, value: Any) -> str:
+    """Return the text of a value; sizes and frequencies get a unit."""
     if path[-1:] == ("size",):
         return write_bytes(value)
     if path[-1:] == ("frequency",) and value is not None:
@@ -96,6 +97,7 @@ def _value(path: KeyPath, value: Any) -> str:
 
 
 def _inline(value: Any) -> str:
+    """Return the text of a value in one line, as YAML writes it; None is "none"."""
     if is_list(value):
         return f"[{', '.join(_inline(v) for v in value)}]"
     if is_section(value):

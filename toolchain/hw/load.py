@@ -100,6 +100,7 @@ def change_keys(data: Any, changes: Changes) -> Any:
 
 
 def _change_key(data: Any, path: KeyPath, value: Any) -> Any:
+    """Return a copy of the data with this value at the path. Sections that are missing, or are none, are made."""
     if not path:
         return value
     section = data if is_section(data) else {}

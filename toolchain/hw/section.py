@@ -65,6 +65,7 @@ def _read(value: object, written: bool, units: dict[str, int], example: str) -> 
 
 
 def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
+    """Return the JSON schema of a quantity: a whole number, or text with one of the units."""
     pattern = f"^\\s*[0-9]+(\\.[0-9]+)?\\s*({'|'.join(units)})\\s*$"
     text = {"type": "string", "pattern": pattern, "examples": [example]}
     return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": _LEAST_BARE, "maximum": _LARGEST}, text]})

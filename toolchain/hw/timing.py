@@ -53,6 +53,9 @@ _REDUCTIONS: dict[str, Blocks] = {"per_tap": (), "dense": ((1, 1),)}
 
 
 def _blocks(value: Any) -> Any:
+    """Return the blocks that a name or a list of pairs stands for; other values as they are, for pydantic to refuse.
+    Raise ValueError for an unknown name or an empty list.
+    """
     if not isinstance(value, str) and value not in ((), []):
         return tuple(tuple(block) if is_list(block) else block for block in value) if is_list(value) else value
     if not isinstance(value, str) or value not in _REDUCTIONS:
@@ -61,6 +64,7 @@ def _blocks(value: Any) -> Any:
 
 
 def _reduction(blocks: Blocks) -> str | list[list[int]]:
+    """Return the name of a known list of blocks, else the list itself."""
     named = next((name for name, preset in _REDUCTIONS.items() if preset == blocks), None)
     return named or [list(block) for block in blocks]
 

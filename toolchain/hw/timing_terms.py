@@ -48,6 +48,7 @@ def _kind(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def _no_fill(data: dict[str, Any]) -> None:
+    """Let folds of arrays overlap."""
     for engine in _kind(data, "mac_array"):
         engine["folds_overlap"] = True
 
@@ -73,16 +74,19 @@ def _no_bursts(data: dict[str, Any]) -> None:
 
 
 def _no_alignment(data: dict[str, Any]) -> None:
+    """Let operands in banked memories be packed, so that no word is touched in part."""
     for memory in data["memories"].values():
         memory["words"] = "packed"
 
 
 def _no_conflicts(data: dict[str, Any]) -> None:
+    """Give memories so many banks that none is waited for."""
     for memory in data["memories"].values():
         memory["banks"] = UNLIMITED
 
 
 def _no_beats(data: dict[str, Any]) -> None:
+    """Let runs of DMA be packed, so that no beat of the bus is used in part."""
     for engine in _kind(data, "dma"):
         engine["runs"] = "packed"
 
@@ -93,15 +97,18 @@ def _no_requests(data: dict[str, Any]) -> None:
 
 
 def _all_outstanding(data: dict[str, Any]) -> None:
+    """Let any number of DMA requests and bytes be in flight."""
     for engine in _kind(data, "dma"):
         engine |= {"outstanding": UNLIMITED, "in_flight_bytes": UNLIMITED}
 
 
 def _no_words(data: dict[str, Any]) -> None:
+    """Set the cycles of an instruction word to nearly 0, since 0 is refused."""
     data["isa"]["word_cycles"] = _UNNOTICED
 
 
 def _own_program(data: dict[str, Any]) -> None:
+    """Give the program a memory of its own."""
     data["isa"]["program_memory"] = "own"
 
 

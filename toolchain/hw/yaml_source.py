@@ -259,6 +259,7 @@ class _Reader:
         return value if value is None or isinstance(value, bool | int | float) else node.value
 
     def _text(self, value: str, path: KeyPath, line: int) -> str:
+        """Return the text. A lone surrogate in it becomes a fault."""
         if any("\ud800" <= c <= "\udfff" for c in value):
             self.faults.append(f"{self.label}:{line}: {render_path(path)}: holds half a character (a lone surrogate)")
         return value
@@ -267,6 +268,9 @@ class _Reader:
         return [self.read(item, (*path, i), item.start_mark.line + 1) for i, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        """Return the section of a node. Keys that are no plain names become faults, repeated ones `doubles`; both are
+        left out.
+        """
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1

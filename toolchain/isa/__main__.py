@@ -18,7 +18,9 @@ from toolchain.isa.default_table import make_default_table, word_bits_rule
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command and return its exit code: 2 where there is a fault, which is printed."""
+    """Run the command and return its exit code: 0, or 2 where there is a fault or no machine, which is printed to
+    stderr.
+    """
     try:
         plain, output = _split_output(arguments)
         if not plain or plain[0].startswith("-"):
@@ -51,6 +53,7 @@ def _split_output(arguments: list[str]) -> tuple[list[str], str | None]:
 
 
 def _write(table: str, output: str | None) -> None:
+    """Write the table to a file, or to standard output where there is none."""
     if output is not None:
         write_atomically(output, table.encode())
         return
@@ -59,6 +62,7 @@ def _write(table: str, output: str | None) -> None:
 
 
 def _table(file: str, kind: str = "descriptors", bits: str | None = None, *surplus: str) -> str:
+    """Return the text of the table. Raise ConfigError for surplus arguments, or a table or chip that is refused."""
     if surplus:
         raise ConfigError([f"surplus argument {surplus[0]!r}: after the machine come a kind of table and a number of bits"])
     if bits is not None and not bits.isdecimal():

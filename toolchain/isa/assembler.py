@@ -169,6 +169,7 @@ def _descriptor(line: int, statement: str, isa: Isa) -> Descriptor:
 
 
 def _refuse_semaphore(line: int, name: str, key: str, semaphore: int, bits: Bits | None) -> None:
+    """Raise ProgramError where words of this operation carry no such signal or wait, or the number does not fit."""
     if bits is None or OPERATIONS[name].ENGINE is None:
         raise ProgramError(f"listing line {line}: {name} cannot carry a {key}")
     largest = (1 << width_of(bits)) - 1
@@ -198,6 +199,7 @@ def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple
 
 
 def _write_word(line: int, name: str, value_text: str, table: RegisterTable, targets: dict[str, tuple[int, RegisterPart]]) -> int:
+    """Return a write word. Raise ProgramError where there is no such register, or the value does not fit it."""
     if name not in targets:
         sibling_parts = [n for n in targets if n.partition(".")[0] == name.partition(".")[0]]
         raise ProgramError(
@@ -233,6 +235,7 @@ def _assignments(line: int, words: list[str]) -> dict[str, int]:
 
 
 def _number(line: int, text: str) -> int:
+    """Return the number that a text means, in the notations of Python. Raise ProgramError where it is none or too long."""
     if len(text) > NUMBER_CHARACTERS:
         raise ProgramError(f"listing line {line}: a number of {len(text):,} characters; {NUMBER_CHARACTERS} are the most")
     try:

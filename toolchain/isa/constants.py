@@ -1,4 +1,7 @@
-"""List a machine's instruction set as named numbers, for its C header and its SystemVerilog package."""
+"""List a machine's instruction set as named numbers, for its C header and its SystemVerilog package.
+
+`npu-hw manual` writes both: `c_header` is here, the package in `isa.verilog`.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ def constants(machine: Machine) -> Iterator[Constant]:
 
 
 def _widths(machine: Machine) -> Iterator[Constant]:
+    """Yield the widths of words, registers of the machine and fields of requantization entries."""
     chip, entry = machine.chip, machine.chip.layout.parameters
     widths = {
         "WORD_BITS": machine.isa.table.word_bits,
@@ -71,6 +75,7 @@ def _widths(machine: Machine) -> Iterator[Constant]:
 
 
 def _codes(chip: Chip) -> Iterator[Constant]:
+    """Yield the least and largest code, and the numbers of types, memories and engines."""
     group = "Codes."
     first = chip.numerics.activation
     yield Constant(group, "ACTIVATION_LOW", first.low)
@@ -83,6 +88,7 @@ def _codes(chip: Chip) -> Iterator[Constant]:
 
 
 def _register_forms(group: str, table: RegisterTable) -> Iterator[Constant]:
+    """Yield the bits and tags of write words and start words."""
     for form, tag in (("WRITE", table.write.tag), ("START", table.start.tag)):
         yield from _bits(group, f"{form}_TAG", tag.bits)
         yield Constant(group, f"{form}_TAG", tag.value)
@@ -92,6 +98,7 @@ def _register_forms(group: str, table: RegisterTable) -> Iterator[Constant]:
 
 
 def _registers(table: RegisterTable) -> Iterator[Constant]:
+    """Yield the address, number of words and fields of each register, by ascending address."""
     for name, register in sorted(table.registers.items(), key=lambda item: item[1].address):
         group = f"Register {name}."
         yield Constant(group, f"REGISTER_{name}", register.address)

@@ -147,6 +147,7 @@ def _semaphores(words: Words, flag: Bits, bits: Bits, name: str) -> list[int | N
 
 
 def _refuse_reserved(words: Words, places: Sequence[int], plan: OperationPlan, table: DescriptorTable) -> None:
+    """Raise ProgramError where a reserved bit is set. `places`: number of each word in the program, for the message."""
     for high, low in table.operations[plan.operation.NAME].reserved:
         bad = any_set(words, low, high)
         if bad.any():

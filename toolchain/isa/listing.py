@@ -68,6 +68,7 @@ class _Layers:
 
 
 def _descriptor_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str]:
+    """Yield the lines of a program of descriptors, the parameters of each word in lines behind it."""
     index = 0
     for place, descriptor in enumerate(descriptors.unpack(program, isa)):
         op = descriptor.op
@@ -80,6 +81,7 @@ def _descriptor_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str
 
 
 def _wrap_words(words: list[str]) -> Iterator[str]:
+    """Yield the words in indented lines of limited width."""
     line = ""
     for word in words:
         if line and len(line) + len(word) > _LINE_WIDTH:
@@ -91,6 +93,7 @@ def _wrap_words(words: list[str]) -> Iterator[str]:
 
 
 def _register_lines(program: bytes, isa: Isa, layers: _Layers) -> Iterator[str]:
+    """Return the lines of a program on registers, in the order of its words."""
     table = register_table(isa)
     written = registers.classify_words(program, isa)
     parts = registers.all_parts(isa)

@@ -63,6 +63,7 @@ class Machine:
 
     @cached_property
     def _digest(self) -> str:
+        """The SHA-256 of all keys but those that no program depends on, in hex."""
         keys_by_part = {part: {k: v for k, v in keys.items() if k not in _NO_PROGRAM} for part, keys in self._parts.items()}
         return hashlib.sha256(_canonical(keys_by_part).encode()).hexdigest()
 

@@ -141,6 +141,7 @@ def write_words(addresses: Words, values: Words, table: RegisterTable) -> Words:
 
 
 def _start_words(plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable) -> Words:
+    """Return the start words of `count` operations of one kind, with the fields that lie in no register."""
     words = np.zeros((count, limbs_of(table.word_bits)), np.uint64)
     tag = table.start.tag
     put_bits(words, tag.bits[1], width_of(tag.bits), np.full(count, tag.value, np.uint64))

@@ -1,4 +1,8 @@
-"""Write an instruction set as a SystemVerilog package: its constants, and a packed struct for each word and register."""
+"""Write an instruction set as a SystemVerilog package: its constants, and a packed struct for each word and register.
+
+It is an output of `npu-hw manual`, for those who build the machine. Names that SystemVerilog reserves get an
+underscore.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,7 @@ def verilog_package(machine: Machine) -> str:
 
 
 def _parameter(constant: Constant) -> str:
+    """Return the declaration of a constant; a tuple becomes an unpacked array."""
     if isinstance(constant.value, tuple):
         values = ", ".join(map(str, constant.value))
         return f"localparam int {constant.name} [{len(constant.value)}] = '{{{values}}};"
@@ -73,6 +78,7 @@ def _header(table: RegisterTable | DescriptorTable) -> Iterator[Member]:
 
 
 def _registers(table: RegisterTable) -> Iterator[str]:
+    """Yield the structs of a write word and of each register."""
     write = table.write
     forms = [_member(write.tag.bits, "word_tag"), _member(write.register_, "address"), _member(write.value, "data")]
     yield from _struct("write_word", table.word_bits, forms, {})
@@ -110,6 +116,7 @@ def _struct(name: str, width: int, members: Iterable[Member], fields: Mapping[st
 
 
 def _note(field: FieldBits) -> str:
+    """Return a comment with the field's formula, or nothing where the field holds its value as it is."""
     if field.bias == 0 and field.step == 1:
         return ""
     return f"  // value = stored * {field.step} + {field.bias}"

@@ -65,6 +65,8 @@ class Strides:
     def same_places(self, shape: Shape, other: Strides, other_shape: Shape) -> bool:
         """Return whether the elements of two shapes, in row-major order, lie at the same addresses. Both storages must
         be dense.
+
+        False also where a channel-blocked layout is too irregular to tell.
         """
         if self.maps is None and other.maps is None:
             return True
@@ -72,7 +74,9 @@ class Strides:
 
 
 def _merge_loops(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] | None:
-    """(count, stride) of loops over the elements in their order, as few as possible; None where these are no loops."""
+    """Return (count, stride) of loops over the elements in their order, as few as possible; None where these are no
+    loops.
+    """
     loops = list(zip(shape, strides.along))
     if strides.maps is not None and shape[-1] > strides.maps.granule:
         granule = strides.maps.granule

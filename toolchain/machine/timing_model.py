@@ -90,7 +90,8 @@ class TimingModel:
     """The queues and ports of a machine, and the times of all operations run so far, which are numbered in order.
 
     `start`, `end`: cycles of each operation. `ended_by`: the port that served it last, or COMPUTED. `free`: when each
-    queue may begin its next operation. `issue_starts`: when each was issued, `request_starts`: when its latency began.
+    queue may begin its next operation. `issue_starts`: when the issue of each began, `request_starts`: when its latency
+    began.
 
     An operation begins when its queue is free and the front end has dispatched it; the front end stops at a full queue.
     It is issued, waits for its predecessors, and is ready after its latency. Then its unit computes while each of its
@@ -195,7 +196,7 @@ class TimingModel:
 
     @property
     def fetched(self) -> float:
-        """The cycle at which the front end has read the last operation."""
+        """The cycle at which the front end has read and dispatched the last operation."""
         return self._fetched
 
     def times(self) -> tuple[float, ...]:

@@ -63,7 +63,8 @@ class AccumulatorAddresses:
 def split_emit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: AccumulatorAddresses) -> Iterator[MachineOp]:
     """Yield the operations of a tile as `unit` runs them, with emits where its accumulators are a memory.
 
-    `where`: gives the addresses of sums; it changes.
+    An operation with sums then only adds to them at an address; behind the last of a chain comes an `Emit`. All other
+    operations are yielded as they are. `where`: gives the addresses of sums; it changes.
     """
     emitter = chip.emitter(unit)
     for op in ops:

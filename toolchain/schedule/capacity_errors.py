@@ -1,4 +1,7 @@
-"""Explain why a network cannot be planned: a layer that exceeds a memory, with a picture, or too many tiles."""
+"""Explain why a network cannot be planned: a layer that exceeds a memory, with a picture, or too many tiles.
+
+The planners raise these CompileErrors (`schedule.layer_by_layer`, `schedule.region_planner`).
+"""
 
 from __future__ import annotations
 
@@ -76,6 +79,7 @@ def explain_too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) 
 
 
 def _label(ring: Ring, layer: Layer, graph: Graph) -> str:
+    """Return the name of a tile buffer for people, with the user's tensor."""
     role, index = ring.buffer.role, ring.buffer.number
     if role == "output":
         return f"output {graph.shown(layer.node.outputs[0])}"

@@ -107,6 +107,7 @@ class CascadePlanner:
         return {name: root for name, root in between.items() if root not in resident} if resident else between
 
     def _find_between(self, first: int, end: int) -> dict[str, str]:
+        """Return the tensors that only these layers touch and that can have a rolling buffer, with their roots."""
         between: dict[str, str] = {}
         for layer in self._layers[first:end]:
             for name in (*layer.activations, *layer.node.outputs):

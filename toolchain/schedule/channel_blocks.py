@@ -1,7 +1,8 @@
 """Choose the tensors that lie in channel blocks (granules), on machines whose `layout.feature_maps` has them.
 
-Feature maps [n, h, w, c] can. Matrices lie densely, whatever their rank: their rows are no pixels, and a Reshape of one
-stays free. Operations name the layout of each operand by strides, so both kinds may meet in one.
+`schedule.layer_by_layer` asks before it plans. Feature maps [n, h, w, c] can. Matrices lie densely, whatever their
+rank: their rows are no pixels, and a Reshape of one stays free. Operations name the layout of each operand by strides,
+so both kinds may meet in one.
 """
 
 from __future__ import annotations

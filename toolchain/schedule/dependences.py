@@ -1,8 +1,10 @@
 """Track dependences between the queued operations of a plan: which wrote the bytes of a slot or a tensor last, which
 read them.
 
-The cost model (`schedule.plan_timer`) asks before each operation. Operations are named by numbers in the order of the
-program.
+The cost model (`schedule.plan_timer`) tells each operation and asks what the next must wait for. `AccessRanges` follows
+bytes of memories, `DependenceTracker` tensors by their boxes, in rolling buffers too. Operations are named by numbers
+in the order of the program. Both can add what later operations wait for to a `FutureKey`, by which equal states of two
+walks are recognised.
 """
 
 from __future__ import annotations
@@ -276,7 +278,7 @@ class DependenceTracker:
         rows.top, (rows.column, rows.channel) = 0, first
 
     def note_move(self, box: Box, number: int, queue: int) -> None:
-        """Note that an operation wrote the box again, to another place in its buffer."""
+        """Note that an operation wrote the box again, to another place in its buffer. Only `makers` sees it."""
         self._writes.setdefault(self.root(box.tensor), []).append((box, number, queue))
 
     def reads(self, box: Box | None, written: Box | None) -> bool:
@@ -316,13 +318,15 @@ class DependenceTracker:
         return view.at(box.start), view.at(last) + view.item_bytes
 
     def make(self, box: Box, number: int, queue: int) -> None:
-        """Note an operation that writes a box."""
+        """Note an operation that writes a box: `makers` names it from now on, and it counts as `use` too."""
         root = self.root(box.tensor)
         self._writes.setdefault(root, []).append((box, number, queue))
         self.use(box, number, queue)
 
     def use(self, box: Box, number: int, queue: int) -> None:
-        """Note an operation that touches a box, if its root is resident."""
+        """Note an operation that touches a box. It counts where the root is resident or in a rolling buffer; else
+        nothing changes.
+        """
         root = self.root(box.tensor)
         area = self.roots.get(root)
         if area is not None:
@@ -338,8 +342,10 @@ class DependenceTracker:
         return None if part is None else (area.start + part[0], area.start + part[1])
 
     def before(self, box: Box, queue: int) -> list[int]:
-        """Return the operations that must end before the queue writes the box to its place. No element may be written
-        twice.
+        """Return the operations that must end before the queue writes the box to its place. There are none where the
+        root is neither resident nor in a rolling buffer.
+
+        No element of a resident tensor is written twice, so that only what had its bytes before is waited for.
         """
         root = self.root(box.tensor)
         area = self.roots.get(root)

@@ -40,6 +40,7 @@ def _fingerprint(layer: Layer) -> bytes:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
+    """Yield the bytes of a value for a digest: arrays with type and shape, dataclasses by their class and fields."""
     if is_array(value):
         yield f"{value.dtype}{value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()

@@ -118,6 +118,7 @@ class CascadeBounds:
         return self._columns[key]
 
     def _search_columns(self, first: int, end: int, resident: Roots, room: int) -> Mapping[int, float]:
+        """Return what `in_columns` does, without its cache: the bounds of the first widths that fit, at most _WIDTHS."""
         fixed, bounds_of_columns = self._get_fixed_part(first, end, resident), dict[int, float]()
         if fixed is None:
             return bounds_of_columns
@@ -160,6 +161,7 @@ class CascadeBounds:
         return self._least[key]
 
     def _measure_fixed_part(self, first: int, end: int, resident: Roots) -> tuple[float, int, int] | None:
+        """Return what `_get_fixed_part` does, without its cache."""
         bounds = self._bounds
         partial = set(self._cascades.map_inner_roots(first, end, resident).values())
         if not partial:

@@ -7,8 +7,9 @@ tile buffers (`Ring`) and prefetches (`Fetch`), around `Loop`s from the outermos
 `Call` alone.
 
 `schedule.parser` makes these nodes of text, `schedule.text` writes them. Plans (`schedule.plan`) are subclasses that
-add tilings, cycles and addresses, which follow from the nodes. Fields with `compare=False` are such additions: nodes
-that differ in nothing else are equal. `note` is a comment for people, `line` the line in the schedule's file (0: none).
+add tilings, cycles and addresses, which follow from the nodes. Such additions, notes and lines have `compare=False`:
+nodes that differ in nothing else are equal. `note` is a comment for people, `line` the line in the schedule's file (0:
+none).
 """
 
 from __future__ import annotations

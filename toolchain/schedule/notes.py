@@ -1,5 +1,7 @@
 """Add notes to the schedule of a plan, for people: cycles, bytes, addresses, and how often loops run
 (`--dump-schedule`).
+
+Input is a plan (`schedule.plan`), output a tree for `schedule.text`; the plan is not changed.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def _region_note(plan: PlannedRegion, chip: Chip) -> str:
 
 
 def _tensors(plan: PlannedRegion) -> Iterator[TensorAlloc]:
+    """Yield each tensor with its bytes, address and the layers in which it is live."""
     for alloc in plan.tensors:
         root, storage = alloc.buffer.name, alloc.storage
         note = format_count(storage.size_bytes, "byte")
@@ -48,6 +51,7 @@ def _tensors(plan: PlannedRegion) -> Iterator[TensorAlloc]:
 
 
 def _cascade(cascade: PlannedCascade, plan: PlannedRegion) -> CascadeTree:
+    """Return the cascade with notes on its loops and layers."""
     *blocks, rows = _loops(cascade.loops)
     first, *_, last = cascade.indices
     note = f"{rows.note} of {quote_name(cascade.layers[-1].name)}, layers {first} to {last} in turns"
@@ -55,6 +59,7 @@ def _cascade(cascade: PlannedCascade, plan: PlannedRegion) -> CascadeTree:
 
 
 def _layer(index: int, plan: PlannedRegion) -> LayerTree:
+    """Return the layer with a note: index, operator, and tiles with cycles or how data moves."""
     planned = plan.layers[index]
     kind = f"{index}: {type(planned.layer.node.op).__name__}"
     if not isinstance(planned, TiledLayer):

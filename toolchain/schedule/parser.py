@@ -132,6 +132,7 @@ def statement_of(number: int, line: str) -> Statement | None:
 
 
 def _words(line: str) -> Iterator[str]:
+    """Yield the words and quoted names of a line without its comment. Raise FaultyLine for anything else."""
     at = 0
     while at < len(line):
         token = _TOKEN.match(line, at)
@@ -211,6 +212,7 @@ class _Parser:
         return trees
 
     def _region(self, stmt: Statement) -> RegionTree:
+        """Return the region of a statement. Tensors that come after a layer are noted as faults."""
         number, level = stmt.number("the number of a region", 0), -1
         entry = stmt.name("entry") if stmt.takes("entry") else ""
         if stmt.takes("level"):
@@ -232,6 +234,7 @@ class _Parser:
         return RegionTree(number, tensors, parts, level, sample, entry, within, line=stmt.line, file=self._file)
 
     def _tensor(self, stmt: Statement) -> TensorAlloc:
+        """Return the tensor of `alloc NAME in MEMORY [rows N]`. Raise FaultyLine where it is another."""
         name = stmt.name("tensor")
         stmt.expect("in")
         memory = stmt.word("a memory")
@@ -240,6 +243,9 @@ class _Parser:
         return TensorAlloc(Tensor(name, rows), memory, line=stmt.line)
 
     def _cascade(self, stmt: Statement) -> CascadeTree:
+        """Return the cascade of a loop over layers; a loop over blocks may hold one over rows. Raise FaultyLine where
+        it has none.
+        """
         loop, inside = self._loop(stmt), stmt.inside
         if loop.axis in BLOCKS and inside and inside[0].kind == "for":
             self._alone(inside)
@@ -251,6 +257,7 @@ class _Parser:
         return CascadeTree((loop,), tuple(layers))
 
     def _loop(self, stmt: Statement) -> Loop:
+        """Return the loop of `for AXIS by STEP`. Raise FaultyLine where it is another."""
         axis = stmt.word("an axis")
         stmt.expect("by")
         step = stmt.number("step", 1)
@@ -258,6 +265,10 @@ class _Parser:
         return Loop(axis, step, line=stmt.line)
 
     def _layer(self, stmt: Statement) -> LayerTree:
+        """Return the layer of a statement: rings and fetches, then loops inside one another, then a call.
+
+        Faults inside are noted; raise FaultyLine where no call is reached.
+        """
         name = stmt.name("layer")
         stmt.end()
         allocs, loops = list[Ring | Fetch](), list[Loop]()
@@ -289,6 +300,7 @@ class _Parser:
             )
 
     def _ring(self, stmt: Statement) -> Ring:
+        """Return the ring of `ring ROLE [NUMBER] in MEMORY [slots N]`. Raise FaultyLine where it is another."""
         role = stmt.next("input, constant or output")
         if role not in ROLES.values():
             raise FaultyLine(f"ring {role}: must be input, constant or output{suggestion(role, ROLES.values())}")
@@ -303,6 +315,7 @@ class _Parser:
         return Ring(OperandBuffer(cast(Role, role), number), memory, slots, line=stmt.line)
 
     def _fetch(self, stmt: Statement) -> Fetch:
+        """Return the fetch of `fetch N behind LAYER`. Its memory stays empty. Raise FaultyLine where it is another."""
         constants = stmt.number("how many of the constants", 1)
         stmt.expect("behind")
         layer = stmt.name("layer")
@@ -325,6 +338,7 @@ class _Parser:
         return Call(layer, tuple(units), flow, mode, line=line)
 
     def _require_end(self, stmt: Statement) -> None:
+        """Raise FaultyLine where words or inner lines follow."""
         stmt.end()
         if stmt.inside:
             raise FaultyLine(

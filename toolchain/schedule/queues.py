@@ -106,7 +106,7 @@ class PlannedQueues:
         """Append an operation, or several that follow one another, and return its number.
 
         `after`: numbers of the operations that touched the same bytes. Those on other queues get a signal and a wait,
-        unless an earlier wait covers them.
+        unless an earlier wait covers them. Those on the same queue matter only where it may have several in flight.
         """
         waited, queues = self._waited[queue], self._queues
         sources: dict[int, int] = {}  # by queue, the latest
@@ -153,7 +153,7 @@ class PlannedQueues:
 
     @property
     def fetched(self) -> float:
-        """The cycle at which the front end has read the last operation that was run on the timing model."""
+        """The cycle at which the front end has read and dispatched the last operation that was run on the timing model."""
         return self._recurrence.fetched
 
     def settle(self, relevant: Collection[int]) -> None:
@@ -207,7 +207,7 @@ class PlannedQueues:
         return sum(self._busy[queue] - since.busy[queue] for queue in queues)
 
     def repeat(self, since: Now, times: float, shared: SharedTasks | None = None, backlog: bool = False) -> None:
-        """Repeat what was queued since the mark `times` more times, without queueing it again.
+        """Repeat what was queued since the mark `times` more times, a fraction too, without queueing it again.
 
         `shared`: the part that goes to whichever of several queues is free first. `backlog`: some of it is for later
         layers, so that one queue may be far ahead.

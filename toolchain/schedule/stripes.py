@@ -336,6 +336,7 @@ class StripeShapes:
         return map(tuple, steps_of)
 
     def _reset(self, root: str, block: _Block) -> BufferReset:
+        """Return the step that begins a root's rolling buffer anew for a block."""
         _, at = self._roots[root][0]
         part = self._parts[at]
         return BufferReset(root, block.channels or (0, part.channels), part.layer, block.across(at))

@@ -107,6 +107,7 @@ def move(tree: RegionTree, layer: str) -> RegionTree:
 
 
 def _moving(stmt: LayerTree, what: str, inline: bool) -> LayerTree:
+    """Return the layer with `inline` set so. Raise CompileError where it is computed, not moved."""
     if stmt.rings or stmt.fetches or stmt.loops or stmt.call.units:
         raise CompileError(f"{what}: layer {quote_name(stmt.name)} has rings, loops or units: it is computed, not moved")
     return replace(stmt, call=replace(stmt.call, inline=inline, note=""))
@@ -215,5 +216,6 @@ def _loops(stmt: LayerTree) -> str:
 
 
 def _require_count(what: str, name: str, value: int) -> None:
+    """Raise CompileError where the value is less than 1."""
     if value < 1:
         raise CompileError(f"{what}: {name} {value}: must be 1 or more")

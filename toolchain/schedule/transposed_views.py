@@ -1,5 +1,8 @@
 """Decide which Transposes are views, so that units read a tensor in another order of dimensions, and which are moved by
 DMA.
+
+`schedule.layer_by_layer` asks before it plans. All Transposes begin as views (`schedule.views`). Those are moved
+instead whose readers would take more cycles than the move.
 """
 
 from __future__ import annotations

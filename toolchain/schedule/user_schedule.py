@@ -126,9 +126,11 @@ class _UserPlanner(RegionPlanner):
         return explain_overflow(self.tree, self.facts, self.allocation(*self._with_cascades(planned, self.pinned.inside)))
 
     def explain_no_placement(self) -> CompileError:
+        """Return the error as the base class does; memories that named layers exceed come first."""
         return self._overfull(self._list_layers_by_name()) or super().explain_no_placement()
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
+        """Return the least bytes of each step, which for named layers are those of the schedule."""
         least = self.pinned.least_bytes()
         return [least.get(step, size) for step, size in enumerate(tiles)]
 

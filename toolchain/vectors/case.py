@@ -1,4 +1,8 @@
-"""Run one case of an instruction: draw its operations and memories, encode them, and simulate them."""
+"""Run one case of an instruction: draw its operations and memories, encode them, and simulate them.
+
+The results of the simulator are the expected ones. `toolchain.vectors` writes the cases to files, by which a hardware
+team tests a machine.
+"""
 
 from __future__ import annotations
 

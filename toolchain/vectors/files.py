@@ -97,6 +97,7 @@ def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool =
 
 
 def _write_npz(path: Path, case: InstructionCase, machine: Machine) -> None:
+    """Write a case as .npz: words, start, end, arrays of each memory, and all else as JSON in `case`."""
     arrays: dict[str, Any] = {"words": np.frombuffer(case.words, np.uint8), "start": case.start, "end": case.end}
     for name, memory_bytes in case.memory.items():
         arrays |= {
@@ -124,6 +125,7 @@ def _write_hex(directory: Path, stem: str, case: InstructionCase, machine: Machi
 
 
 def _hex_lines(ranges: Array, values: Array) -> Iterator[str]:
+    """Yield the lines of a text for $readmemh: an address before each range, then its bytes."""
     at = 0
     for address, size in ranges.tolist():
         yield f"@{address:x}"
@@ -133,6 +135,7 @@ def _hex_lines(ranges: Array, values: Array) -> Iterator[str]:
 
 
 def _write_lines(path: Path, lines: Any) -> str:
+    """Write a text file and return its name."""
     path.write_text("\n".join(lines) + "\n", newline="\n")
     return path.name
 

@@ -93,6 +93,7 @@ def _contiguous(inner: IntOrColumn, counts: tuple[IntOrColumn, ...], strides: tu
 
 
 def _contiguous_of_one(inner: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return the number of contiguous runs of one block."""
     run, outer = merge_runs(inner, counts, strides)
     return prod(n for n, _ in outer) if run else 0
 
@@ -144,6 +145,7 @@ def burst_bytes(
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:
+    """Return the bytes of the whole bursts that one block touches."""
     run, outer = merge_runs(inner, counts, strides)
     if run == 0:
         return 0
