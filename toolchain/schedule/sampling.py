@@ -1,8 +1,8 @@
 """Choose a few tiles of a loop nest, and a few stripes of a cascade. The cost model times these in place of all others
 of their kind.
 
-Samples are sequences in which integers mark repeats. BEGIN stands before the steps that are repeated, and a positive
-number after them says how many steps they stand for.
+Samples are sequences in which integers mark repeats. BEGIN stands before the steps that are repeated. A positive number
+after them says how many steps were left out that they stand for; `sample_kinds` counts whole periods.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ def sample_points(
 ) -> Iterator[Visit]:
     """Yield the sampled points of a loop nest in order, with marks of what is repeated in the place of the others.
 
-    A mark BEGIN stands in front of steps that are repeated, and behind them the number of steps that they stand for. Marks may
-    be nested.
-    `period`: how many of the last sampled steps are repeated; so many keep all units busy once. Divide a mark by it.
-    `sampled`: sampled steps of the innermost loop.
+    A mark BEGIN stands in front of steps that are repeated, and behind them the number of steps left out, for which
+    they stand. Marks may be nested. `period`: how many of the last sampled steps are repeated; so many keep all units
+    busy once. A mark over `period` is how often they are repeated. `sampled`: sampled steps of the innermost loop.
     `point`: the steps of the loops outside of `axes`.
     """
     if not axes:
@@ -82,9 +81,11 @@ def count_tiles(visited: VisitedStripes) -> dict[int, int]:
 
 
 def sample_kinds(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
-    """Yield (index, False) of the sampled items in order, (BEGIN, True) before repeated ones and (times, True) behind them.
+    """Yield (index, False) of the sampled items in order, (BEGIN, True) before repeated ones and (times, True) behind
+    them.
 
-    Items repeat where their kinds have a period of up to _LONGEST_PERIOD for at least four periods.
+    Items repeat where their kinds have a period of up to _LONGEST_PERIOD for at least four periods. Three periods are
+    yielded, of which the last is repeated `times` more times.
     """
     at = 0
     while at < len(kinds):
