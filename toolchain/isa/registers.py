@@ -117,7 +117,8 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
 
 
 def _changes(pieces: list[tuple[Indices, Words]], jumped: Indices) -> tuple[Indices, Words]:
-    """Return (operations, values) of one part in program order, where it must hold another value than before.
+    """Return (operations, values) of one part in program order, where it must be written: its value changes, or a jump
+    lost it.
 
     `pieces`: (operations, values) for each kind of operation. `jumped`: number of jumps before each operation.
     """
@@ -171,7 +172,7 @@ def classify_words(program: bytes, isa: Isa) -> RegisterWords:
     """Return a program's words as write and start words, each checked: tags, register addresses, reserved bits of
     writes.
 
-    Raise ProgramError with the first wrong word.
+    Raise ProgramError that names a wrong word, or where the bytes are no whole words.
     """
     table = register_table(isa)
     if len(program) % isa.word_bytes:
@@ -261,7 +262,10 @@ def _operations(
 def _read_register_values(
     register: str, places: Indices, written: RegisterWords, jumps: Indices, table: RegisterTable, name: str
 ) -> Words:
-    """Return what `register` holds at each of the words `places`, by the latest writes before them: uint64[n, limbs]."""
+    """Return what `register` holds at each of the words `places`, by the latest writes before them: uint64[n, limbs].
+
+    Raise ProgramError where there are none, or none since a jump. `jumps`: places of words that jump.
+    """
     width = width_of(table.write.value)
     words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
     last_jumps = np.concatenate([[-1], jumps])[np.searchsorted(jumps, places)]

@@ -122,6 +122,7 @@ class _Block(NamedTuple):
     columns: Sequence[Span] | None = None
 
     def across(self, part: int) -> Span | None:
+        """Return the columns of the layer at index `part` of the cascade; None: all."""
         return None if self.columns is None else self.columns[part]
 
 
@@ -214,7 +215,8 @@ class StripeShapes:
     def in_columns(self, roots: Collection[str]) -> bool:
         """Return whether blocks of columns can run one by one, with rolling buffers of these roots.
 
-        Each layer but the last must be read inside only, and none may need all columns of another's output.
+        Every layer must allow parts of columns. Each but the last needs such a buffer and a reader among these layers,
+        and none may need all columns of another's output.
         """
         outputs = {name for root in roots for name, _ in self._roots.get(root, ())}
         return (

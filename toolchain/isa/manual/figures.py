@@ -37,6 +37,7 @@ class Strip:
     first: int = 0
 
     def _rows(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Return (number of its first cell, its cells) of each row."""
         starts = range(0, len(self.cells), self.per_row)
         return [(self.first + at, self.cells[at : at + self.per_row]) for at in starts]
 
@@ -190,12 +191,14 @@ def _shades(groups: Sequence[int], cells: int) -> list[str]:
 
 
 def _box(x: int, y: int, width: int, height: int, label: str, fill: str) -> str:
+    """Return an SVG rectangle with a label in its middle."""
     middle = f'x="{x + width / 2:g}" y="{y + height / 2 + 4:g}" text-anchor="middle"'
     text = f"<text {middle} {STYLE}>{escape(label)}</text>" if label else ""
     return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}" stroke="#667"/>{text}'
 
 
 def _line(x1: int, y1: int, x2: int, y2: int) -> str:
+    """Return an SVG line."""
     return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#889"/>'
 
 
