@@ -1,4 +1,8 @@
-"""Bounds of regions as the report and its JSON have them, with what each is made of."""
+"""Compute the bounds of regions and of the network as the report and its JSON have them: cycles and DRAM bytes that no plan
+beats.
+
+It joins the bounds of units (`unit_bounds`), of DRAM bytes (`dram`) and of layers that wait for others (`release_bound`).
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,13 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class RegionBounds:
-    """A record of the bounds of a region.
+    """The bounds of a region; lists are by node, in order.
 
     `names`: names of the nodes.
-    `least`: bytes of DRAM of each node.
-    `uses`: cycles of units, ports and the front end, of each node.
-    `capable_units`: units by the names that they share in `uses`.
-    `release`: cycles of layers that wait for others, and the layer from which they are counted.
+    `least`: least bytes of DRAM of each node.
+    `uses`: least cycles of units, ports, DRAM and the front end, of each node.
+    `capable_units`: queues of units by the names that `uses` has.
+    `release`: least cycles of layers that wait for others, and the layer from which they are counted.
     """
 
     names: tuple[str, ...]
@@ -44,7 +48,10 @@ class RegionBounds:
 
     @property
     def total(self) -> dict[str, Any]:
-        """JSON of the region: the larger of what its units take and what its layers wait."""
+        """Return the bound of the region as in the JSON report: the larger of what its units take and what its layers wait.
+
+        Only in the latter case it has the key `behind`, the first layer of those.
+        """
         figures, waited = cycles_of(together(self.uses, self.capable_units)), ceil(self.release.cycles - 1e-6)
         if waited <= figures["cycles"]:
             return figures
@@ -52,7 +59,7 @@ class RegionBounds:
         return {**figures, "cycles": waited, "by": f"{first} and what is behind it", "behind": first}
 
     def by_layer(self) -> dict[str, dict[str, Any]]:
-        """JSON of each node."""
+        """Return the bounds of each node by itself as in the JSON report, by name."""
         return {name: self._layer(index) for index, name in enumerate(self.names)}
 
     def _layer(self, index: int) -> dict[str, Any]:
@@ -68,7 +75,7 @@ class RegionBounds:
 def region_bounds(container: Container, region: Region, uses: MinUnitUse) -> RegionBounds:
     """Return the bounds of a region.
 
-    `uses`: unit uses of the container's machine.
+    `uses`: calculator for the container's machine, which all regions share.
     """
     graph, chip = container.graph, container.machine.chip
     region_nodes = set(region.nodes)
@@ -99,7 +106,7 @@ def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
 
 
 def cycles_of(uses: Uses) -> dict[str, Any]:
-    """Return the cycles of each use as JSON, rounded up, with the largest and its name; NONE where there are none."""
+    """Return cycles, the name that needs them, and all uses as in the JSON report, rounded up; NONE where there are none."""
     most = max(uses, key=lambda name: uses[name], default=NONE)
     rounded = {name: ceil(cycles - 1e-6) for name, cycles in uses.items() if cycles > 0}
     return {"cycles": rounded.get(most, 0), "by": most if most in rounded else NONE, "uses": rounded}

@@ -1,4 +1,9 @@
-"""The least that any schedule of a region moves between the chip and its DRAM (docs/bounds.md)."""
+"""Compute the least bytes that any schedule of a region moves between the chip and its DRAM (docs/bounds.md).
+
+Inputs, outputs and constants count once each, as far as the layers cannot do without their elements. Bytes that the memories
+cannot hold until their next use count again. `min_traffic` says it layer by layer for the report's bounds; `min_dram_bytes` is
+the least size of DRAM.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +32,12 @@ from toolchain.report.bounds.required_reads import (
 
 @dataclass(frozen=True)
 class MinTraffic:
-    """A record of the least traffic of each layer, in order.
+    """The least DRAM traffic of each layer, in bytes, in the order of the layers.
 
-    `constants`, `inputs`: bytes that come at least once, with the first layer that needs them.
+    `constants`, `inputs`: bytes that come at least once, counted at the first layer that needs them.
     `outputs`: bytes that leave.
     `again`: bytes that do not stay on the chip from one use to the next, at the moment of this layer.
-    `last_constants`: as `constants`, with the last layer that needs them.
+    `last_constants`: as `constants`, counted at the last layer that needs them.
     """
 
     constants: tuple[int, ...]
@@ -55,7 +60,10 @@ class MinTraffic:
 
 
 def get_chip_capacity(chip: Chip, element_bytes: int) -> ChipCapacity:
-    """All memories of the chip but those of sums, and the sums. element_bytes: most of an element."""
+    """Return what the chip can hold: bytes of all memories but DRAM and those of sums, and the number of sums.
+
+    `element_bytes`: bytes of the widest element.
+    """
     sum_spaces = {unit.roles[SUMS] for unit in chip.units if SUMS in unit.roles}
     size = sum(s.memory.size for code, s in enumerate(chip.spaces) if code != Space.DRAM and code not in sum_spaces)
     arrays = [unit.array for unit in chip.of_kind("mac_array")]
@@ -66,7 +74,7 @@ def get_chip_capacity(chip: Chip, element_bytes: int) -> ChipCapacity:
 
 
 def min_traffic(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> MinTraffic:
-    """Return the least DRAM traffic of each layer of a region.
+    """Return the least DRAM traffic of each layer of a region; empty tuples without layers.
 
     `layers`: all nodes of the region, in order.
     `inputs`, `outputs`: ports of the region.
@@ -84,7 +92,7 @@ def min_traffic(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequenc
 
 
 def min_dram_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequence[str]) -> int:
-    """Return the least bytes that lie in DRAM together: everything that comes and leaves at least once.
+    """Return the least bytes that lie in DRAM together: everything that comes and leaves at least once; 0 without layers.
 
     `outputs`: without the next values of states, which replace the previous ones.
     """
@@ -98,9 +106,9 @@ def min_dram_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequ
 def _propagate_required(
     layers: Sequence[Layer], reads: Sequence[Mapping[str, Read]], outputs: Sequence[str]
 ) -> tuple[dict[str, RequiredElements], dict[str, RequiredElements]]:
-    """Return the elements that each tensor needs, by the mandatory work of the layers.
-    The second result counts computed elements alone, since what only goes to outputs under other names or places may lie there
-    already.
+    """Return the elements of each tensor that the region cannot do without, by tensor, from the outputs backwards.
+
+    The second result counts only what is computed with. A tensor that merely moves to an output may lie there already.
     """
     types = layers[0].types
     required = {n: RequiredElements(types[n].elements, True, True) for n in outputs}
@@ -144,7 +152,8 @@ def _constants(layer: Layer, required: RequiredElements) -> tuple[_Constant, ...
 
 
 def _convolution_constants(layer: Layer, op: IntegerConvolution, required: RequiredElements) -> tuple[_Constant, ...]:
-    """Weights that meet more than padding, with what lies beside their groups; entries of the channels; a table."""
+    """Return the constants of a convolution: weights that meet more than padding, entries of the channels, and a table if it
+    has one."""
     axes = windows_of(layer)
     assert axes is not None
     weights, bias = (layer.constants[n] for n in layer.node.inputs[1:3])
@@ -166,7 +175,7 @@ def _convolution_constants(layer: Layer, op: IntegerConvolution, required: Requi
 
 
 def _once(used: Sequence[Sequence[_Constant]]) -> tuple[int, ...]:
-    """Equal constants come with the first layer that needs them."""
+    """Return the bytes of constants by layer, each counted at the first layer that needs it. Equal constants count once."""
     size_by_key: dict[object, int] = {}
     new_bytes: list[int] = []
     for layer_constants in used:
@@ -180,13 +189,17 @@ def _once(used: Sequence[Sequence[_Constant]]) -> tuple[int, ...]:
 
 
 def _arriving(layers: Sequence[Layer], inputs: Sequence[str], required: Mapping[str, RequiredElements]) -> tuple[int, ...]:
+    """Return the required bytes of the region's inputs, each at the first layer that reads it."""
     remaining_bytes = {n: required[n].elements * layers[0].types[n].item_bytes for n in inputs if n in required}
     return tuple(sum(remaining_bytes.pop(n, 0) for n in dict.fromkeys(layer.activations)) for layer in layers)
 
 
 def _leaving(layers: Sequence[Layer], outputs: Sequence[str]) -> tuple[int, ...]:
-    """Outputs that are arrangements of one another or of an input may share bytes: only the largest of them counts, and none with
-    an input."""
+    """Return the bytes of outputs that each layer makes.
+
+    Outputs that are arrangements of one another may share bytes, so only the largest counts. An arrangement of an input counts
+    nothing.
+    """
     group: dict[str, str] = {}
 
     def of(name: str) -> str:
@@ -214,6 +227,7 @@ def _stages(
     required: Mapping[str, RequiredElements],
     used: Sequence[Sequence[_Constant]],
 ) -> list[FlowStage]:
+    """Return the layers as stages of the flow whose reloads report.bounds.reload_bound bounds."""
     maker = {layer.node.outputs[0]: index for index, layer in enumerate(layers)}
     shared = _find_shared_constants(used)
     stages: list[FlowStage] = []
@@ -228,7 +242,7 @@ def _stages(
 
 
 def _find_shared_constants(used: Sequence[Sequence[_Constant]]) -> set[object]:
-    """Constants of several layers: what is held of them is of all."""
+    """Return the keys of constants that occur more than once: a byte of them that stays on the chip serves several layers."""
     first_keys, shared_keys = set[object](), set[object]()
     for layer_constants in used:
         for constant in layer_constants:

@@ -1,7 +1,8 @@
 """Find which layers must have ended before a layer's first operation, whatever the schedule (docs/bounds.md).
 
-A layer's first operation reads at least one element. That element is made of boxes of earlier tensors, and so on backwards. A
-layer has ended when such a box is its whole output. Operators that are unknown here need nothing, so that a bound stays a bound.
+The release bound of a region's cycles (report.bounds.release_bound) is built on `find_ended_layers`. A layer's first operation
+reads at least one element. That element is made of boxes of earlier tensors, and so on backwards. A layer has ended when such a
+box is its whole output. Operators that are unknown here need nothing, so that a bound stays a bound.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from toolchain.report.bounds.required_reads import window_of
 
 @dataclass(frozen=True)
 class ElementBox:
-    """A requirement of at least so many indices of a tensor along each axis, in all their combinations.
+    """A lower bound of what is required of a tensor: at least so many indices along each axis, in all their combinations.
 
-    `runs`: whether the indices of an axis are neighbours.
+    `counts`: number of indices by axis.
+    `runs`: by axis, whether these indices are neighbours.
     """
 
     counts: tuple[int, ...]
@@ -35,6 +37,7 @@ class ElementBox:
 
     @property
     def elements(self) -> int:
+        """Return the number of elements, the product of `counts`."""
         return int(np.prod(self.counts, dtype=np.int64))
 
 
@@ -51,7 +54,7 @@ def one_element(shape: Sequence[int]) -> ElementBox:
 def find_ended_layers(layers: Sequence[Layer]) -> list[np.ndarray]:
     """Return for each layer the layers that must have ended before its first operation, as bool[layer].
 
-    `layers`: all nodes of a region, each after those that it reads.
+    `layers`: all nodes of a region in topological order.
     """
     maker = {layer.node.outputs[0]: index for index, layer in enumerate(layers)}
     behind_full: list[np.ndarray] = []  # by layer: those that have ended when all of its output is there
@@ -71,9 +74,13 @@ def _walk_back(
     needs: Mapping[str, ElementBox],
     span: int = 64,
 ) -> np.ndarray:
-    """Return the layers that have ended when these boxes of tensors are there.
+    """Return the layers that have ended when these boxes of tensors are there, as bool[layer].
 
-    `span`: boxes that are followed at most, so that long chains of layers take no time that grows with its square.
+    `maker`: index of the layer that makes a tensor.
+    `behind_full`: by layer, bool[layer] of those that have ended when its whole output is there, itself included.
+    `needs`: boxes by tensor.
+    `span`: boxes that are followed at most, so that long chains of layers take no time that grows with its square. Those beyond
+      it end nothing.
     """
     ended = np.zeros(len(layers), bool)
     waiting: dict[int, ElementBox] = {maker[name]: box for name, box in needs.items() if name in maker}
@@ -94,7 +101,7 @@ def _walk_back(
 
 
 def _first_operands(layer: Layer) -> Mapping[str, ElementBox]:
-    """Return what a layer's first operation reads at least."""
+    """Return a box of one element for each operand that a layer's first operation reads; empty for unknown operators."""
     op, names = layer.node.op, layer.activations
     if isinstance(op, IntegerConvolution | IntegerAveragePool | IntegerMaxPool | IntegerSoftmax):
         names = layer.node.inputs[:1]  # an addend comes later
@@ -104,7 +111,7 @@ def _first_operands(layer: Layer) -> Mapping[str, ElementBox]:
 
 
 def operand_boxes(layer: Layer, box: ElementBox) -> Mapping[str, ElementBox]:
-    """Return what a box of a layer's output is made of, by activation; unknown ones are left out."""
+    """Return the boxes of activations that a box of a layer's output is made of, by name; unknown ones are left out."""
     op, inputs = layer.node.op, layer.node.inputs
     boxes: dict[str, ElementBox | None] = {}
     if isinstance(op, IntegerConvolution):
@@ -133,6 +140,7 @@ def _read_channels(layer: Layer, op: IntegerConvolution, channels: int) -> int:
 
 
 def _window_box(layer: Layer, windows: tuple[Window, Window], box: ElementBox, channels: int) -> ElementBox | None:
+    """Return the box of a window operator's input; None where the windows of some outputs meet padding alone."""
     rows, columns = (
         count_met(window, outputs, count, run)
         for window, outputs, count, run in zip(windows, layer.output.shape[1:3], box.counts[1:3], box.runs[1:3])
@@ -157,7 +165,7 @@ def count_met(window: Window, outputs: int, count: int, run: bool) -> int:
 
 
 def _align_box(layer: Layer, name: str, box: ElementBox) -> ElementBox | None:
-    """Return the box at the same place of an operand, which is repeated along dimensions that it lacks or has one element of."""
+    """Return the box at the same place of an operand that is broadcast; None where it has more dimensions than the output."""
     shape, output = layer.types[name].shape, layer.output.shape
     skipped = len(output) - len(shape)
     if skipped < 0:

@@ -1,4 +1,4 @@
-"""Find where parts of a kernel meet only padding, which programs may leave out, tile by tile."""
+"""Find where rows of a kernel meet only padding, which programs may leave out, for the bounds of units (`unit_bounds`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 9  # bands that are looked at
 
 
 class Band(NamedTuple):
-    """Rows [first, end) of a convolution's output, which meet inputs with rows [top, bottom) of the kernel at most."""
+    """Rows [first, end) of a convolution's output, which meet inputs with at most the rows [top, bottom) of the kernel."""
 
     first: int
     end: int
@@ -22,24 +22,26 @@ class Band(NamedTuple):
     bottom: int
 
     def __add__(self, other: object) -> Band:
-        """Return this band merged with the band below it."""
+        """Return the band of both, for one that begins where this one ends."""
         assert isinstance(other, Band)
         return Band(self.first, other.end, min(self.top, other.top), max(self.bottom, other.bottom))
 
     @property
     def taps(self) -> int:
-        """Rows of the kernel, for each of its own."""
+        """Return the number of pairs of an output row and a kernel row."""
         return (self.end - self.first) * (self.bottom - self.top)
 
     @property
     def rows(self) -> tuple[int, int]:
-        """(first, count)."""
+        """Return (first row, number of rows) of the output."""
         return self.first, self.end - self.first
 
 
 def bands(layer: Layer, op: IntegerConvolution) -> list[Band]:
-    """Return the bands from top to bottom; rows that meet the same rows of the kernel are one band.
-    Where there are many, outer bands count no rows of the kernel.
+    """Return the bands from top to bottom; neighbouring output rows that meet the same rows of the kernel are one band.
+
+    At most nine are returned. Beyond that the outermost bands are merged and count no rows of the kernel, which keeps a bound a
+    bound.
     """
     merged_bands: list[Band] = []
     for row, taps in enumerate(_met(layer, op, 0)):
@@ -58,8 +60,9 @@ def bands(layer: Layer, op: IntegerConvolution) -> list[Band]:
 
 
 def products(layer: Layer, op: IntegerConvolution) -> int | None:
-    """Return the products that meet inputs, where parts can be left out in other ways than `bands` says; else None.
-    Those other ways are by columns or group by group.
+    """Return the number of products that meet inputs; None where the bands describe all that programs can leave out.
+
+    Programs may also leave out parts by columns or group by group, which only this number covers.
     """
     _, _, wide, _ = layer.constants[layer.node.inputs[1]].shape
     limits = op.limits(layer)
@@ -74,5 +77,5 @@ def products(layer: Layer, op: IntegerConvolution) -> int | None:
 
 
 def _met(layer: Layer, op: IntegerConvolution, axis: int) -> np.ndarray:
-    """bool[outputs, kernel]: what of the kernel meets the input."""
+    """Return bool[outputs, kernel], True where an element of the kernel meets the input. axis: 0 for rows, 1 for columns."""
     return window_of(layer, op, axis).elements(layer.output.shape[1 + axis]) >= 0

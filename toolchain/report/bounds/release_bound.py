@@ -1,7 +1,8 @@
 """Compute the least cycles of a network whose layers cannot begin before others have ended (docs/bounds.md).
 
-What a layer needs from its first operation on is not used before. So constants that the chip cannot hold when that operation may
-begin still have to come then. The work of the layer and of those behind it has still to be done.
+Constants of a layer that must wait are not used before it begins. Those that the chip cannot hold at that moment still have to
+come then. The work of the layer and of those behind it has still to be done, too. The input comes from
+`report.bounds.unit_bounds`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 class WaitingLayers:
     """A region's layers, each with what waits for its first operation.
 
-    `ended`: bool[layer, layer], the layers that must have ended before the first operation of each.
+    `ended`: for each layer, bool[layer]: those that must have ended before its first operation.
     `cycles`: float[layer, unit], the least cycles of each layer's work.
-    `constant_bytes`, `output_bytes`: int[layer], constants that a layer reads, and outputs of the network that it makes.
+    `constant_bytes`, `output_bytes`: int[layer], constants that a layer is the last to read, and outputs of the network that it
+      makes.
     """
 
     ended: Sequence[np.ndarray]
@@ -30,9 +32,9 @@ class WaitingLayers:
 
 @dataclass(frozen=True)
 class LoadChannel:
-    """A way into the chip.
+    """The way of constants into the chip.
 
-    `room_bytes`: memories that can hold constants.
+    `room_bytes`: bytes of the memories that can hold constants.
     `read_cycles`, `write_cycles`: float[port], cycles of each port for a byte that comes, and one that leaves.
     `begun_cycles`: the most cycles of an operation that are over before its operands are there.
     """
@@ -51,7 +53,7 @@ class ReleaseBound(NamedTuple):
 
 
 def bound_releases(layers: WaitingLayers, channel: LoadChannel) -> ReleaseBound:
-    """Return the least cycles in which all layers can end.
+    """Return the least cycles in which all layers can end, and the layer at whose first operation the count begins.
 
     At a moment before which some layers cannot begin, no constant of theirs has been used. What the chip cannot hold of them
     comes afterwards, and so does their work. The moments are the least ones at which each layer can begin, from the first on.
@@ -68,7 +70,7 @@ def bound_releases(layers: WaitingLayers, channel: LoadChannel) -> ReleaseBound:
 def _least_end(
     layers: WaitingLayers, channel: LoadChannel, starts: np.ndarray, some: np.ndarray, output_bytes: np.ndarray
 ) -> ReleaseBound:
-    """Return the least cycles in which some layers can end. starts: the least cycles before each of them begins."""
+    """Return the least cycles in which the layers `some` can end. starts: the least cycles before each layer begins."""
     if not len(some):
         return ReleaseBound(0.0, 0)
     order = some[np.argsort(starts[some], kind="stable")]

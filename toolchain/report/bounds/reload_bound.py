@@ -1,9 +1,9 @@
 """Compute the least bytes that a network reads again with a memory of this size, whatever the schedule (docs/bounds.md).
 
-The bound comes from cuts at the moments at which layers make their first element. Before a layer's first element exists, the
-constants of the layers in front have been used whole, and none of its elements has been made. All of its elements must still
-be made.
-So the bytes in the memory at that moment, and those that come again, cut every way from those constants to the layer's tensor.
+The module report.bounds.dram calls `min_reload_bytes` with a stage for each layer. The bound comes from cuts at the moments at
+which layers make their first element. Before that, the constants of the layers in front have been used whole, and all of the
+layer's elements must still be made. So the bytes in the memory at that moment, and those that come again, cut every way from
+those constants to the layer's tensor. Their least number is a maximum flow.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ SPAN = 24  # layers in front of a moment that are looked at
 
 @dataclass(frozen=True)
 class Edge:
-    """An edge: how a layer reads the tensor of another layer.
+    """A use of another stage's tensor by a layer.
 
+    `source`: index of the stage that makes the tensor.
     `even`: all elements of that tensor have an equal part in those of the layer's own, so that the flow spreads evenly.
     `mixes`: each element is made of all channels of some pixel of that tensor, as in a convolution of one group.
     `keeps`: each element is made of its own channel, as in a depthwise convolution or an Add.
@@ -34,12 +35,13 @@ class Edge:
 
 @dataclass(frozen=True)
 class FlowStage:
-    """A stage: what one layer adds to the flow network.
+    """The part of one layer in the flow network.
 
-    `constant_bytes`: bytes of its constants of which every output pixel, with all its channels, needs all.
+    `constant_bytes`: bytes of its constants that every output pixel, with all its channels, needs.
     `tensor_bytes`: bytes that the layer makes.
-    `requires_all`: the outputs need every element of the tensor, and an operator in tiles makes it; otherwise its moment gives
-    no bound.
+    `edges`: the tensors of earlier stages that it reads.
+    `requires_all`: the outputs need every element of the tensor, and an operator in tiles makes it. Otherwise its moment gives
+      no bound.
     `summed`: number of its elements that may be held as partial sums; 0 where the operator has none.
     """
 
@@ -52,8 +54,10 @@ class FlowStage:
 
 @dataclass(frozen=True)
 class ChipCapacity:
-    """A capacity of the chip from one operation to the next: bytes of codes, and sums as well, each instead of one element.
+    """The room on the chip from one operation to the next: bytes of codes, and beside them sums, each instead of one element.
 
+    `size_bytes`: bytes of codes.
+    `sums`: number of sums.
     `element_bytes`: bytes of an element that a sum stands for.
     `sum_bytes`: bytes of a sum on its way to DRAM and back; infinite where none goes there.
     """
@@ -65,11 +69,13 @@ class ChipCapacity:
 
 
 def min_reload_bytes(stages: Sequence[FlowStage], room: ChipCapacity, span: int = SPAN) -> tuple[int, ...]:
-    """Return the bytes that must come again after the moment of each stage.
+    """Return for each stage the bytes that must come again after its moment, 0 for most.
+
     Moments that share no byte add up; the moments are chosen for the largest total.
 
     `stages`: stages in order, each after those that it reads.
-    `span`: number of stages in front of a moment that are considered.
+    `room`: the chip's memories.
+    `span`: number of stages in front of a moment that are considered. Fewer give a lower bound that still holds.
     """
     best: list[int] = []  # of stages before each
     choices: list[tuple[int, int] | None] = []
@@ -92,7 +98,7 @@ def min_reload_bytes(stages: Sequence[FlowStage], room: ChipCapacity, span: int 
 
 
 def list_earlier_constants(stages: Sequence[FlowStage], target: int) -> frozenset[int]:
-    """Stages whose constants have been used whole when the first element of a stage is there."""
+    """Return the stages whose constants have been used whole when the first element of stage `target` is there."""
     uses_all_channels: dict[int, bool] = {target: False}
     for at in range(target, -1, -1):
         if at in uses_all_channels:
@@ -103,7 +109,8 @@ def list_earlier_constants(stages: Sequence[FlowStage], target: int) -> frozense
 
 
 def _ranges(stages: Sequence[FlowStage], target: int, room: ChipCapacity, span: int) -> list[tuple[int, int]]:
-    """(first, bytes that come again) of stages [first, target), where there are any."""
+    """Return pairs (first, bytes that come again) for the target's moment, from the stages [first, target); pairs of 0 are left
+    out."""
     stage, first = stages[target], max(0, target - span)
     if not stage.requires_all or not stage.edges:
         return []
@@ -131,8 +138,11 @@ def _again(cut_bytes: int, target: FlowStage, room: ChipCapacity) -> int:
 
 
 class _Flow:
-    """The most that flows from constants through tensors to the target; stage by stage from there backwards. Vertices: 2 i enters
-    the tensor of stage i of the range, 2 i + 1 leaves it; the last is the target."""
+    """A maximum flow from constants through tensors to the target that grows stage by stage, from the target backwards.
+
+    The attribute `total` is the flow in bytes. Vertex 2 i enters the tensor of stage i of the range, 2 i + 1 leaves it; the
+    last vertex is the target.
+    """
 
     def __init__(self, stages: Sequence[FlowStage], target: int, first: int):
         count = 2 * (target - first)
@@ -147,7 +157,7 @@ class _Flow:
         self._sizes = [stages[at].tensor_bytes for at in range(first, target)]
 
     def reach(self, stage: int, constant_bytes: int) -> None:
-        """Extend the flow to the tensor and the constants of this stage."""
+        """Extend the flow to the tensor and the constants of this stage. Stages must be given from target - 1 backwards."""
         at = stage - self._first
         self._open(2 * at, 2 * at + 1, self._sizes[at])
         self._supply[2 * at] = constant_bytes
@@ -165,7 +175,7 @@ class _Flow:
         self._residual[end].setdefault(start, 0)
 
     def _path(self) -> list[int] | None:
-        """The shortest one on which more can flow."""
+        """Return the vertices of the shortest path on which more can flow; None where there is none."""
         came: dict[int, int] = {start: -1 for start, capacity in self._supply.items() if capacity > 0}
         waiting = deque(came)
         while waiting:

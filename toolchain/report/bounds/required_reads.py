@@ -1,6 +1,7 @@
-"""Find which elements of its operands a layer cannot do without, as bounds of bytes need them.
+"""Find which elements of its operands a layer cannot do without, as the bounds of DRAM bytes need them (report.bounds.dram).
 
-Operators that are unknown here assert nothing, so that a bound stays a bound.
+`reads_of` describes each operand's read. `get_required_elements` carries a requirement from a layer's output to an operand.
+  Nothing is claimed for operators that are unknown here, so that a bound stays a bound.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from toolchain.ops.tensor_scatter import PutRows, TakeRows
 
 @dataclass(frozen=True)
 class RequiredElements:
-    """A requirement on a tensor: at least so many of its elements.
+    """A lower bound of what is required of a tensor.
 
+    `elements`: at least so many of its elements.
     `channels`: some elements of each channel (index of the last dimension) are required.
     `is_whole`: all elements are required.
-    `parts`: requirements of slices of the tensor.
+    `parts`: requirements of slices of the tensor, by slice.
     """
 
     elements: int = 0
@@ -40,13 +42,13 @@ class RequiredElements:
 
 @dataclass(frozen=True)
 class Read:
-    """A description of how a layer reads one activation.
+    """The way in which a layer reads one activation.
 
-    `elements`: elements that all of its output is made of.
+    `elements`: number of its elements that the whole output is made of.
     `channels`: they include some of each channel.
     `even`, `mixes`, `keeps`: as in `reload_bound.Edge`.
-    `passes`: as many elements are required as of the output, if that is not required whole.
-    `part`: the slice that is all the layer reads.
+    `passes`: a part of the output with n elements requires at least n of this activation.
+    `part`: the slice that is all the layer reads; None: no slice.
     """
 
     elements: int
@@ -76,7 +78,7 @@ class WindowAxis:
 
 @lru_cache(maxsize=4096)
 def axis_of(window: Window, outputs: int) -> WindowAxis:
-    """Return the figures of a window along one axis."""
+    """Return the figures of a window along one axis with so many outputs."""
     met = window.elements(outputs)
     inside = met >= 0
     touched = np.zeros(window.size, bool)
@@ -97,7 +99,7 @@ def _is_even(met: np.ndarray, inputs: int) -> bool:
 
 
 def window_of(layer: Layer, op: IntegerConvolution, axis: int) -> Window:
-    """Over rows (0) or columns (1) of a convolution's input."""
+    """Return the window over rows (axis 0) or columns (axis 1) of a convolution's input."""
     size, kernel = (shape[1 + axis] for shape in (layer.input_type(0).shape, layer.constants[layer.node.inputs[1]].shape))
     return Window(size, kernel, op.strides[axis], op.dilations[axis], op.pads[axis])
 
@@ -117,7 +119,7 @@ def windows_of(layer: Layer) -> tuple[WindowAxis, WindowAxis] | None:
 
 
 def reads_of(layer: Layer) -> Mapping[str, Read]:
-    """Return how the layer reads each activation; unknown ones are left out."""
+    """Return how the layer reads each activation, by name; activations of unknown operators are left out."""
     op, inputs = layer.node.op, layer.node.inputs
     read_by_input: dict[str, Read] = {}
     if isinstance(op, IntegerConvolution):
@@ -181,8 +183,10 @@ def _read_moved(layer: Layer) -> dict[str, Read]:
 
 
 def _put(layer: Layer, op: PutRows) -> dict[str, Read]:
-    """Return the reads of PutRows: all of the rows that are put, and of the other rows those that stay.
-    The place of the put rows is a number of each run, so nothing is known of a part of the rows.
+    """Return the reads of PutRows: all of the rows that are put, and of the cache as many as the rows leave.
+
+    The place of the put rows is known in each run alone, so nothing is claimed for a part of the output. An op whose cache is
+    its own rows gives nothing.
     """
     (cache, rows), uncut = layer.node.inputs[:2], op.axis < len(layer.output.shape) - 1
     covered = layer.types[rows].elements * (2 if op.again else 1)
@@ -192,7 +196,11 @@ def _put(layer: Layer, op: PutRows) -> dict[str, Read]:
 
 
 def get_required_elements(required: RequiredElements, read: Read, elements: int) -> RequiredElements:
-    """Return the required elements of an activation with `elements` elements, from what is required of the layer's output."""
+    """Return what is required of an activation that has `elements` elements.
+
+    `required`: what is required of the layer's output.
+    `read`: how the layer reads the activation.
+    """
     parts = {} if read.part is None else {read.part: RequiredElements(required.elements, required.channels, required.is_whole)}
     if required.is_whole:
         return RequiredElements(read.elements, read.channels, read.elements >= elements, parts)
@@ -202,7 +210,8 @@ def get_required_elements(required: RequiredElements, read: Read, elements: int)
 
 
 def join_required(one: RequiredElements, other: RequiredElements) -> RequiredElements:
-    """Return the joint requirement of two layers that read the same tensor."""
+    """Return a requirement that two consumers of one tensor make together: the larger count, and channels or the whole if
+    either needs it."""
     parts = dict(one.parts)
     for part, part_required in other.parts.items():
         parts[part] = join_required(parts.get(part, RequiredElements()), part_required)
@@ -212,7 +221,9 @@ def join_required(one: RequiredElements, other: RequiredElements) -> RequiredEle
 
 
 def with_parts(required: RequiredElements, shape: Sequence[int]) -> RequiredElements:
-    """Add up the requirements of slices that share no element, for a tensor whose consumers are all known.
+    """Return the requirement of a tensor with those of its slices added up, for a tensor whose consumers are all known.
+
+    Of slices that overlap the first counts. The result has no parts.
 
     `shape`: shape of the tensor.
     """

@@ -1,6 +1,8 @@
-"""Compute the least cycles that units and ports of a machine take for a layer.
+"""Compute the least cycles that units and ports of a machine take for a layer, whatever the schedule (docs/bounds.md).
 
-These are closed forms of tiles as large as instructions may be, and each operand's bytes once.
+They are closed forms of tiles as large as instructions may be, with each operand's bytes once. `report.bounds.bound_metrics`
+sums the uses of a region's layers; the largest sum is a lower bound of its cycles. `Uses` are cycles by the name of a resource:
+all units that can share work, a port of a memory, or the front end.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ _TILINGS = 6  # the coarsest first
 
 
 class MinUnitUse:
-    """A calculator of the least unit use of layers of one network; equal layers are computed once."""
+    """A calculator of the least unit use of layers of one network; equal layers are computed once.
+
+    The attribute `capable_units` grows with each layer: by the name of units that share work, the numbers of their queues.
+    """
 
     def __init__(self, chip: Chip):
         self._chip = _evenly_filled(chip)
@@ -54,7 +59,8 @@ class MinUnitUse:
         self.capable_units: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
 
     def of(self, layer: Layer) -> Uses:
-        """Return the least uses of a layer, DRAM transfers excluded.
+        """Return the least uses of a layer, in cycles by name, without DRAM transfers.
+
         Layers that only move data use nothing, since their output may lie in place.
         """
         if not isinstance(layer.node.op, TiledOp):
@@ -68,6 +74,7 @@ class MinUnitUse:
         return self._uses_by_key[key]
 
     def _compute_uses(self, layer: Layer) -> Uses:
+        """Return for each unit the least over the tilings and the ways to skip padding, and the uses of the ports."""
         tilings = list(layer.tiled.tilings(layer))
         self._units_by_layer[layer.node.name] = self._units(layer, min(tilings, key=lambda tiling: tiling.volume))
         tried = [self._uses(layer, tiling) for tiling in _tilings(layer, tilings)]
@@ -134,6 +141,11 @@ class MinUnitUse:
         return tuple(u for u in units[0] if all(u in others for others in units)) or units_for(task_ops[0], self._chip)
 
     def _run(self, ops: Sequence[MachineOp], units: Sequence[Unit]) -> Uses | None:
+        """Return the uses of a task's operations on the best of these units, for each name by itself; None where no unit runs
+        them.
+
+        Units that share work count as one of their joint rate.
+        """
         chip, least = self._chip, dict[str, float]()
         for unit in units:
             uses: Uses = {}
@@ -147,7 +159,8 @@ class MinUnitUse:
         return least or None
 
     def _name_units(self, units: Iterable[Unit]) -> str:
-        """Units that share work, in a word: their engines, where all units of these are among them."""
+        """Return a name for units that share work and note their queues: their engines if these have no other unit, else their
+        own names."""
         units = tuple(units)
         kind = self._chip.workers(units[0].kind)
         engines = dict.fromkeys(u.engine for u in units)
@@ -157,8 +170,10 @@ class MinUnitUse:
         return name
 
     def _ports(self, layer: Layer) -> Uses:
-        """Return the uses of the ports of on-chip memories that hold operands of units.
-        Every element that is read counts once, and so does every element that is made.
+        """Return the cycles of the ports of on-chip memories that hold operands of units.
+
+        Every element that is read counts once, and so does every element that is made. An operand that units keep in different
+        memories counts nowhere.
         """
         tiling = next(iter(layer.tiled.tilings(layer)))
         task = next(layer.tiled.nest(layer, tiling).iterate_tasks())
@@ -183,15 +198,18 @@ class MinUnitUse:
 
 
 def _evenly_filled(chip: Chip) -> Chip:
-    """The same machine, but for arrays on which no operation takes more than parts of it would."""
+    """Return the machine with idealized arrays: no operation takes longer than its parts would."""
     arrays = {name: EvenArray.model_construct(**dict(spec)) for name, spec in chip.engines.items() if isinstance(spec, MacArray)}
     return chip.model_copy(update={"engines": {**chip.engines, **arrays}})
 
 
 def together(uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]]) -> Uses:
-    """Return the uses of several layers together; work that some units share may go to the others of a larger set.
+    """Return the uses of several layers together: sums by name.
 
-    `capable_units`: units of each name.
+    Work of a set of units also counts for every larger set that contains it, spread over the larger set.
+
+    `uses`: uses of each layer.
+    `capable_units`: queues of units by name, as in `MinUnitUse`.
     """
     total: dict[str, float] = {}
     for layer_uses in uses:
@@ -205,18 +223,18 @@ def together(uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]]) 
 
 
 def add_uses(one: Uses, other: Uses) -> dict[str, float]:
-    """Both, by name."""
+    """Return the sums of two uses by name."""
     return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in dict.fromkeys((*one, *other))}
 
 
 def _kinds(axis: Axis) -> list[tuple[Any, int]]:
-    """A step of each kind, and how many there are of it."""
+    """Return one step of each kind of an axis, and how many steps are of that kind."""
     counts = Counter(axis.kinds)
     return [(step, counts[kind]) for kind, step in dict(zip(axis.kinds, axis.steps)).items()]
 
 
 def _tilings(layer: Layer, tilings: Sequence[Tiling]) -> Iterator[Tiling]:
-    """Yield tilings such that no other tiling takes less.
+    """Yield tilings of which one takes the fewest cycles that any tiling can take.
 
     A product is one operation, whatever accumulators hold, in each dataflow and mode, with others of its batch where one
     operation makes them. Where the machine lacks its strides, it is one row or column at a time. Grouped convolutions and other
@@ -244,13 +262,16 @@ def _tilings(layer: Layer, tilings: Sequence[Tiling]) -> Iterator[Tiling]:
 
 
 def dram_uses(chip: Chip, least: MinTraffic, layer: int) -> Uses:
-    """Return the uses of a layer's share of the mandatory traffic."""
+    """Return the cycles that a layer's share of the mandatory DRAM traffic takes, by port and DMA engines.
+
+    `layer`: its index in `least`.
+    """
     read = least.constants[layer] + least.inputs[layer] + least.again[layer]
     return moving(chip, read, least.outputs[layer])
 
 
 def moving(chip: Chip, read_bytes: int, written_bytes: int) -> Uses:
-    """Cycles of the ports of DRAM, and of all channels together."""
+    """Return the cycles that these bytes take at the ports of DRAM, and on all DMA channels together."""
     dram = chip.dram
     read, written = read_bytes / read_rate(dram), written_bytes / write_rate(dram)
     ports = {port_name(chip, 0): read + written} if dram.shared_ports else {port_name(chip, 0): read, port_name(chip, 1): written}
@@ -261,9 +282,9 @@ def moving(chip: Chip, read_bytes: int, written_bytes: int) -> Uses:
 def waiting_layers(
     layers: Sequence[Layer], uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]], least: MinTraffic
 ) -> WaitingLayers:
-    """Return the layers with what waits for their first operations.
+    """Return for each layer the cycles that can only be spent once its first operations run, for report.bounds.release_bound.
 
-    `uses`: of each layer, without DRAM transfers. The front end may read instructions long before, so it waits for nothing.
+    `uses`: of each layer, without DRAM transfers. The front end is left out, as it may read instructions long before.
     """
     each = [together([one], capable_units) for one in uses]
     units = [name for name in dict.fromkeys(chain(*each)) if name != FRONT_END]
@@ -272,7 +293,8 @@ def waiting_layers(
 
 
 def load_channel(chip: Chip) -> LoadChannel:
-    """Return how constants come to the chip."""
+    """Return how constants come to the chip. That is the room for them, cycles a byte at each DRAM port and on the DMA
+    channels, and the most cycles to issue."""
     ports = list(moving(chip, 1, 1))
     read, write = (np.array([uses.get(port, 0.0) for port in ports]) for uses in (moving(chip, 1, 0), moving(chip, 0, 1)))
     issued = max(unit.spec.issue_cycles for unit in chip.units)
@@ -280,7 +302,7 @@ def load_channel(chip: Chip) -> LoadChannel:
 
 
 def port_name(chip: Chip, port: int) -> str:
-    """Ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m."""
+    """Return the name of a port. Memory m reads through port 2 m and writes through 2 m + 1; a shared one has 2 m alone."""
     space = chip.spaces[port // 2]
     if space.memory.shared_ports:
         return f"{space.name} port"
