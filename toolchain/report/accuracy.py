@@ -1,4 +1,9 @@
-"""Judge how accurate a compiled model is, on which data, which layers lose most, and whether that is enough."""
+"""Judge how accurate a compiled model is: run it and float on samples, compare, name layers to blame, try remedies, apply the
+gate.
+
+`evaluate_accuracy` is the last step of a build, behind the check of bits (judging.verify_build). It returns the accuracy's part
+  of the JSON report, warnings, notes and the failures for which the build is refused. It raises for none of them.
+"""
 
 from __future__ import annotations
 
@@ -42,29 +47,33 @@ FEW_HELD_OUT = 8  # ...and of those that were held out for it, which are no more
 
 @dataclass(frozen=True)
 class JudgedNetwork:
-    """An integer network whose outputs are compared with float's, and its session."""
+    """An integer network whose outputs are compared with float's, and the session that runs it."""
 
     container: Container
     session: Session
 
 
 def _try_none(part: FidelityPart, candidates: Sequence[Advice]) -> list[TriedAdvice]:
-    """Try no remedy."""
+    """Try no remedy and return no trials."""
     return []
 
 
 @dataclass(frozen=True)
 class AccuracyInput:
-    """The network that is judged, and the samples that judge it.
+    """The network that is judged, the samples that judge it, and what is needed to blame layers and to try remedies.
 
-    `judged`: the network that the figures are of.
+    `model`: the canonical float model.
+    `judged`: the network that the figures are of. On held-out samples it is one whose calibration did not see them.
     `reference`: the session of the integer network that is written, whose layers are looked at.
-    `parts`: operands of each Concat node that outputs hold.
-    `samples`: samples to judge on, which start afresh each time.
+    `network`: the same for errors of layers.
+    `quantized`: the machine and the options that advice is for.
+    `parts`: operands that outputs hold, by the Concat's node.
+    `samples`: samples to judge on, which start afresh each time that they are iterated.
+    `on`: where they come from.
     `sample_count`: the number of samples; None where it is not known.
-    `others`: samples for means of channels.
-    `try_advice`: tries remedies on an output.
-    `steps`: remedies for what the chip computes in steps.
+    `others`: further samples, for means of channels alone.
+    `try_advice`: tries remedies on an output part and returns what each gains.
+    `steps`: advice to leave to the host what the chip computes in steps.
     """
 
     model: NormalModel
@@ -83,12 +92,13 @@ class AccuracyInput:
 
 @dataclass(frozen=True)
 class AccuracyResult:
-    """A result of the accuracy evaluation.
+    """The result of the accuracy evaluation.
 
-    `figures`: figures as in the JSON.
-    `failures`: failures of the gate, with what to do.
-    `errors`: error report, where one was requested.
-    `notes`: what was seen of parts that are far from float where that may not matter.
+    `figures`: figures as in the JSON report, from `outputs` to `score`.
+    `warnings`: sentences for the user, on poor parts and on layers.
+    `failures`: sentences of the gate, each with what to do; empty where the build passes.
+    `errors`: error report of all layers; None where none was requested.
+    `notes`: sentences on parts that are far from float where that may not matter, and on steps better left to the host.
     """
 
     figures: dict[str, Any]
@@ -101,7 +111,10 @@ class AccuracyResult:
 def evaluate_accuracy(
     subject: AccuracyInput, first: tuple[Sample, Run], gate: Gate, evaluation: Evaluation | None, reported: bool
 ) -> AccuracyResult:
-    """Measure the accuracy of a build, judge it by the gate, and return the result.
+    """Measure the accuracy of a build, judge it by the gate, and return the result; nothing is raised for a low one.
+
+    With a gate all samples are run; else the first FEW, or FEW_HELD_OUT of held-out ones. On random inputs no layers are
+    blamed.
 
     `first`: the first sample with the run of the judged network on it; the other samples are run here.
     `evaluation`: the user's function; None without one.
@@ -162,6 +175,7 @@ def evaluate_accuracy(
 
 
 def _parts_by_kind(measured: Fidelities) -> dict[str, Sequence[FidelityPart]]:
+    """Return the parts that the gate compares, by the word that its sentences use."""
     slices = [s for part in measured.outputs for s in part.list_slices()]
     return {"output": measured.outputs, "concat operand": measured.concats, "part": slices}
 
@@ -174,8 +188,10 @@ def _judge(measured: Fidelities, graph: Graph, worst: Worst) -> list[PartVerdict
 
 
 def _with_blame(verdict: PartVerdict, sentence: str, trials: _Trials, findings: Sequence[LayerError]) -> str:
-    """Return the sentence on an output with the layer to blame for its poor part, and the remedies that were tried. A part of
-    unlike size has no such layer: its output's one scale is too coarse for it."""
+    """Return the sentence on an output with the layer to blame for its poor part, and the remedies that were tried.
+
+    A slice of unlike size has no such layer: its output's one scale is too coarse for it.
+    """
     if not verdict.warns:
         return sentence
     to_blame = trials.blame(verdict.part, findings if verdict.poor and verdict.kind != "part" else ())
@@ -187,7 +203,7 @@ def _with_blame(verdict: PartVerdict, sentence: str, trials: _Trials, findings: 
 
 
 class _Trials:
-    """The remedies tried of each output, once for each."""
+    """The remedies tried on each output; each output is tried once, and later parts of it get the same text."""
 
     def __init__(self, subject: AccuracyInput, outputs: Sequence[FidelityPart]) -> None:
         self._subject, self._outputs = subject, {part.name: part for part in outputs}
@@ -196,7 +212,11 @@ class _Trials:
         self._untried_steps = list(subject.steps)
 
     def blame(self, part: FidelityPart, findings: Sequence[LayerError]) -> LayerError | None:
-        """Return the layer to blame for a part, with what was seen of its remedies."""
+        """Return the first finding that the part depends on, with what its remedies gave; None where there is none.
+
+        The first call for an output tries remedies on it, also without a finding: the finding's, steps, and the part's last
+        nodes on the host.
+        """
         finding = _blame(self._subject.model.graph, part.tensor, findings)
         output = next((name for name in part.outputs if name in self._outputs), None)
         if output is not None and output not in self._text_by_output:
@@ -212,7 +232,8 @@ class _Trials:
         return self.with_tried(finding)
 
     def try_steps(self, silent: Collection[str]) -> list[str]:
-        """Return a sentence for each output that gains by leaving steps to the host, or keeps what it has in much less time.
+        """Return a sentence for each output that gains by leaving steps to the host, or keeps its accuracy in much less time.
+
         Outputs that are not low must gain FINE_GAIN_DB. Each remedy is tried on the lowest output that depends on it.
 
         `silent`: tensors whose values 16 bits cannot hold.
@@ -228,8 +249,10 @@ class _Trials:
         return sentences
 
     def _take_steps(self, part: FidelityPart, low: bool) -> list[Advice]:
-        """Return remedies for steps that a part depends on, which are not returned again.
-        Those of a part that is not low are always tried."""
+        """Return remedies for steps that a part depends on, and drop them from those that are left to try.
+
+        Of a part that is not low only those that are always tried are taken.
+        """
         upstream = _find_upstream_tensors(self._subject.model.graph, part.tensor)
         read = [steps for steps in self._untried_steps if not upstream.isdisjoint(steps.tensors)]
         chosen = [steps for steps in read if low or steps.is_always_tried]
@@ -237,13 +260,15 @@ class _Trials:
         return [steps.advice for steps in chosen]
 
     def text_of(self, part: FidelityPart) -> str:
+        """Return what remedies gave on the part's output; an empty text where none was tried."""
         return next((self._text_by_output[name] for name in part.outputs if name in self._text_by_output), "")
 
     def with_tried(self, finding: LayerError) -> LayerError:
+        """Return the finding with the text of what its remedies gave."""
         return replace(finding, tried=self._tried_by_layer.get(finding.name, ""))
 
     def _list_ends(self, part: FidelityPart) -> list[Advice]:
-        """Return remedies that leave to the host what makes the part, and the node before it too."""
+        """Return two remedies: the host computes the node that makes the part; it computes the node before that too."""
         producers, names, tensor = self._subject.model.graph.producers(), list[str](), part.tensor
         candidates: list[Advice] = []
         while tensor in producers and len(candidates) < 2:
@@ -256,12 +281,13 @@ class _Trials:
 
 
 def _errors(subject: AccuracyInput) -> ErrorReport:
+    """Return the error report of the written network over all samples; it is expensive."""
     sample_codes = ((s, subject.reference.run_detailed(s).codes) for s in subject.samples)
     return error_report(subject.network, sample_codes, subject.quantized)
 
 
 class _CountedRuns(Iterator[tuple[Sample, Run]]):
-    """Runs, how many of them have been taken, and, where asked for, samples and outputs."""
+    """An iterator over runs that counts them and, with `keep`, stores samples and outputs."""
 
     def __init__(self, runs: Iterator[tuple[Sample, Run]], keep: bool) -> None:
         self._runs, self._keep, self.run_count = runs, keep, 0
@@ -278,6 +304,7 @@ class _CountedRuns(Iterator[tuple[Sample, Run]]):
 
 
 def _score(evaluation: Evaluation, subject: AccuracyInput, runs: _CountedRuns) -> Score:
+    """Run the user's function on float's and the integer network's outputs of the stored samples, and return its answer."""
     names = [t.name for t in subject.judged.container.outputs]
     session = FloatSession(subject.model, names)
     real = [dict(zip(names, session.run(s))) for s in runs.samples]
@@ -294,5 +321,6 @@ def _find_upstream_tensors(graph: Graph, tensor: str) -> set[str]:
 
 
 def _blame(graph: Graph, tensor: str, findings: Sequence[LayerError]) -> LayerError | None:
+    """Return the first finding whose tensor is `tensor` or one that it depends on; None without any."""
     upstream = _find_upstream_tensors(graph, tensor)
     return next((f for f in findings if f.tensor in upstream), None)

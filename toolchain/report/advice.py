@@ -1,4 +1,8 @@
-"""Suggest what to do about a layer's loss: options and keys that exist, for this machine and this way of calibrating."""
+"""Suggest what to do about a layer's loss: options and keys that exist, for this machine and this way of calibrating.
+
+The module report.diagnosis calls `suggest_advice` with the cause that it found. Advice is not tried here: judging.try_advice
+does so.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,12 @@ _TOGETHER = 3  # nodes that are worth naming
 def suggest_advice(
     row: LayerError, cause: Cause, measurements: LayerMeasurements, quantized: AdviceContext
 ) -> tuple[Advice, ...]:
-    """Return what may help a layer, the likeliest first."""
+    """Return what may help a layer, the likeliest first; empty where nothing is lost or nothing of the build can help.
+
+    `row`: the layer's figures.
+    `cause`: the cause of its loss.
+    `quantized`: the machine and the options that it was built with.
+    """
     numerics, calibrated_range = quantized.chip.numerics, measurements.sums[row.block.tensor].rounding_error
     hosted = _list_nodes_to_host(row, measurements)
     if cause == "nothing lost":
@@ -57,9 +66,10 @@ def advise_host(nodes: Sequence[str]) -> Advice:
 
 
 def _list_nodes_to_host(row: LayerError, measurements: LayerMeasurements) -> tuple[str, ...]:
-    """Return the nodes to leave on the host so that the chip does not cause the loss; none where these are many.
-    Codes of a tensor that enters a region are lost by those who read it.
-    Consumers of joined operands read them at the one scale of the result, wherever they are joined.
+    """Return the nodes to leave on the host so that the chip does not cause the loss; none where they are more than three.
+
+    Codes of a tensor that enters a region are lost by those who read it. Consumers of joined operands read them at the one
+    scale of the result, so they go with the Concat. Of another layer its first two nodes are taken.
     """
     layer, graph = row.block.layer, measurements.network.integer
     if layer is None:
@@ -73,7 +83,7 @@ def _list_nodes_to_host(row: LayerError, measurements: LayerMeasurements) -> tup
 
 
 def _list_readers(tensor: str, graph: OnnxGraph) -> tuple[str, ...]:
-    """Return the nodes that read a tensor, those that only move it and those behind them."""
+    """Return the nodes that read a tensor; behind nodes that only move it, those that read their results too."""
     consumers, moved, names = graph.consumers(), [tensor], dict[str, None]()
     for name in moved:
         for node in consumers.get(name, ()):
@@ -83,9 +93,10 @@ def _list_readers(tensor: str, graph: OnnxGraph) -> tuple[str, ...]:
 
 
 def _get_typed_name(row: LayerError, measurements: LayerMeasurements) -> str:
-    """Return the tensor whose type to override.
-    An operand of a Concat has the codes of the result. Between the steps of an operator, one step is worth little without the
-    others.
+    """Return the name for `--type`: the tensor whose type to override, or a node.
+
+    An operand of a Concat has the codes of the result. Between the steps of an operator that was decomposed, all steps are
+    named by its node.
     """
     layer, network = row.block.layer, measurements.network
     undivided = network.model.undivided
@@ -97,12 +108,13 @@ def _get_typed_name(row: LayerError, measurements: LayerMeasurements) -> str:
 
 
 def weight_type_of(block: ComparisonBlock, chip: Chip) -> CodeType:
-    """Return the type of the block's weights; the machine's first type where it has none."""
+    """Return the type of the block's weights; the machine's own type of weights where it has none."""
     weight_types = [n.op.weight_type for n in block.nodes if isinstance(n.op, IntegerConvolution)]
     return weight_types[0] if weight_types else chip.numerics.weight
 
 
 def _wider_weights(row: LayerError, chip: Chip) -> str:
+    """Return as text how to get weights of more bits, in the file of `--quant` or in the machine's file."""
     wide = max(chip.weight_types, key=lambda t: t.bits)
     if wide is CodeType.INT4:
         return "numerics.weight: int8 in the machine's file"
@@ -110,6 +122,7 @@ def _wider_weights(row: LayerError, chip: Chip) -> str:
 
 
 def _other_ranges(row: LayerError, cause: Cause, low: float, high: float, quantized: AdviceContext) -> list[Advice]:
+    """Return advice on a tensor's range: another range in the file of `--quant`, another observer, or other samples."""
     if quantized.file_ranges is not None and row.tensor in quantized.file_ranges:
         if cause == "range dominated by few values":
             return [Advice(f"narrow low and high of {row.name} in the file of --quant")]

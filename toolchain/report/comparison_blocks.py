@@ -1,4 +1,8 @@
-"""The integer network cut into blocks: each makes one tensor that float has, out of tensors that float has."""
+"""Cut the integer network into blocks that can be compared with float, for the layer errors of report.layer_errors.
+
+Each block makes one tensor that float has, out of tensors that float has. So a layer with steps of its own inside, such as
+scalings and moves, is one block.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from toolchain.ops.rescale import Rescale
 
 @dataclass(frozen=True)
 class FloatCounterpart:
-    """A chip tensor that float has: `model` names it there, `layout` is the chip's order of it."""
+    """The float tensor that a chip tensor stands for: `model` names it in the model, `layout` is the chip's order of it."""
 
     model: str
     layout: str
@@ -22,8 +26,14 @@ class FloatCounterpart:
 
 @dataclass(frozen=True)
 class ComparisonBlock:
-    """Integer nodes, in order, that make the chip tensor `tensor` of `feeds` and constants. Without nodes, the tensor comes
-    into a region. layer: the node that is named for it, the last that computes; moves: it computes nothing."""
+    """A block of integer nodes that makes one tensor which float has too.
+
+    `tensor`: the chip tensor that it makes.
+    `feeds`: chip tensors that it reads, constants excluded.
+    `nodes`: its nodes in topological order; empty for a tensor that comes into a region.
+    `layer`: the node that the block is named for, the last that computes; None without nodes.
+    `moves`: it has nodes and none of them computes.
+    """
 
     tensor: str
     feeds: tuple[str, ...]
@@ -38,9 +48,9 @@ def shown_tensors(
     origins: Mapping[str, tuple[str, str]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
 ) -> dict[str, FloatCounterpart]:
-    """Return the float counterpart of each chip tensor that can be compared.
+    """Return the float counterpart of each chip tensor that can be compared, by name.
 
-    Bools and integers are shown where they enter a region; what the chip computes from them is one block with them.
+    Bools and integers can be compared where they enter a region. Those that the chip computes cannot, and lie inside a block.
 
     `graph`: integer graph without fused epilogues.
     `types`: types of the model's tensors.
@@ -63,7 +73,10 @@ def shown_tensors(
 
 
 def blocks(graph: Graph, shown: Mapping[str, FloatCounterpart]) -> list[ComparisonBlock]:
-    """Return the blocks in the order of the graph, first those that enter a region."""
+    """Return the blocks: first the tensors that enter a region, then the others in the order of the graph.
+
+    A tensor that depends on something float lacks has no block.
+    """
     chip = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     producers = {name: node for node in chip for name in node.outputs}
     joins = {name: n for n in chip if isinstance(n.op, IntegerConcat) for name in n.inputs}

@@ -1,4 +1,9 @@
-"""Find the cause of each layer's quantization error, and the advice that reduces it."""
+"""Find the cause of each layer's quantization error, and the advice that reduces it.
+
+The error report calls `diagnose` for a block on finished measurements (report.layer_errors). The block's noise is split into
+clipped values, rounded values, weights and the rest. The largest of these leads to one of the causes of report.findings.
+`find_blamed_input` and `find_range_source` pass the blame on to another tensor. All levels are in dB of SQNR.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +70,7 @@ def _shares(sums: LayerErrorSums, weights: float | None) -> _Shares:
 
 
 def measure_without_cause(measurements: LayerMeasurements, block: ComparisonBlock) -> LayerError:
-    """Return the figures that the measurements already hold. The cause stays None."""
+    """Return the figures that the measurements already hold, without those of weights. The cause stays None."""
     return _row(measurements, block, measurements.sums[block.tensor], None)
 
 
@@ -86,6 +91,7 @@ def _with_cause(row: LayerError, cause: Cause, why: str, advice: tuple[Advice, .
 
 
 def _row(measurements: LayerMeasurements, block: ComparisonBlock, sums: LayerErrorSums, weights: float | None) -> LayerError:
+    """Return the figures of a block. weights: noise of rounded weights over the signal, None where it was not measured."""
     network, shares = measurements.network, _shares(sums, weights)
     node, signal = block.layer, sums.rounding_error.signal
     source_kind = "host" if network.shown[block.tensor].model in network.made_by_host else "input"
@@ -160,9 +166,10 @@ def _find_cause(
 
 
 def keeps_all(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Return whether the block keeps its values although rounding moved a few ties.
-    Its float tensor and feeds must be codes already, as in a quantized model.
-    Its error must be below that of rounding to its codes, a twelfth of a squared step.
+    """Return whether the block loses nothing worth naming.
+
+    That holds where its codes are float's, or where its own tensor and all its feeds are codes already in float (above
+    CEILING_DB). In the latter case its error must be below that of rounding to its codes, a twelfth of a squared step a value.
     """
     sums, step = measurements.sums[block.tensor], measurements.network.quant(block.tensor).scale
     levels = (decibels(sums.rounding_error.signal, sums.rounding_error.noise), *_feed_levels(measurements, block).values())
@@ -234,7 +241,10 @@ def _feed_levels(measurements: LayerMeasurements, block: ComparisonBlock) -> dic
 
 
 def find_blamed_input(measurements: LayerMeasurements, block: ComparisonBlock, row: LayerError) -> str | None:
-    """Return the feed to blame: its rounding explains the loss, or its range is odd. Return None where the block itself loses it.
+    """Return the feed to blame for the block's loss; None where the block itself loses it.
+
+    Only a block that moves data, or one whose cause is its inputs, can blame a feed. It blames the worst feed if that has not
+    LOST_DB more than the block. Else it blames a feed that is clipped, too wide, or scaled by few large values.
 
     `row`: the figures of the block, with its cause.
     """
@@ -250,7 +260,8 @@ def find_blamed_input(measurements: LayerMeasurements, block: ComparisonBlock, r
 
 
 def find_range_source(measurements: LayerMeasurements, block: ComparisonBlock) -> str | None:
-    """Return the output of a Concat that shares the block's scale and has too wide a range; None where there is none."""
+    """Return the output of a Concat that shares the block's qparams and whose codes are far wider than its values; else
+    None."""
     integer, name = measurements.network.integer, block.tensor
     joined = (n.outputs[0] for n in integer.nodes if isinstance(n.op, IntegerConcat) and name in n.inputs)
     equal_scaled = (
@@ -275,7 +286,7 @@ def _at_ends(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
 
 
 def _few_set_it(measurements: LayerMeasurements, name: str) -> bool:
-    """Return whether few large values set the range of the tensor."""
+    """Return whether few large values set the range of the tensor: its codes span over 64 times the median magnitude."""
     return _span(measurements, name) > _SPAN_OVER_MEDIAN * measurements.sums[name].rounding_error.usual > 0 and not _is_wide(
         measurements, name
     )

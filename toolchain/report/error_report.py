@@ -1,4 +1,9 @@
-"""The error report: what each layer loses, worst first, with cause and remedy."""
+"""Rank the layers of the integer network by the error that each adds, and name those to blame with cause and advice.
+
+A build calls `worst_layers` on a few samples for its printed report, and `error_report` for the page of `--error-report`. Both
+measure layers (report.layer_errors), diagnose them (report.diagnosis), and put the worst ones' errors into the float network to
+see what an output loses. `network_of` prepares the network for them.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +59,9 @@ class Effort:
     """A budget of measurements, set by the elements of a network so that a report takes about as long as calibration.
 
     `looked_at`: samples for the worst layers of a build.
-    `samples`: samples of a report.
+    `samples`: samples of an error report.
     `tried`: number of worst layers whose effect on the outputs is measured.
-    `record_count`: number of recorded samples that this uses.
+    `record_count`: number of the loudest samples on which that effect is measured.
     """
 
     looked_at: int
@@ -66,6 +71,7 @@ class Effort:
 
     @classmethod
     def of(cls, network: ErrorNetwork) -> Effort:
+        """Return the budget for a network: fewer samples and trials for more elements, within fixed limits."""
         elements = max(1, sum(network.integer.types[b.tensor].elements + _LAYER for b in network.blocks))
         bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (16, 2, 16), (40, 4, 12)))
         return cls(*bounded, record_count=1 if elements > 2 * _M else MAX_RECORDS)
@@ -73,10 +79,12 @@ class Effort:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """A report of the error of each layer.
+    """The error of each layer, worst first.
 
-    `rows`: rows of all layers, worst first.
-    `findings`: rows of the layers to blame, worst first, each with its cause.
+    `rows`: all layers, worst first.
+    `findings`: the layers to blame, worst first, each with its cause.
+    `warnings`: sentences on clipped values and dead channels.
+    `samples`: how many samples were measured.
     """
 
     rows: tuple[LayerError, ...]
@@ -85,6 +93,7 @@ class ErrorReport:
     samples: int
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report for JSON, with the keys `samples`, `warnings`, `findings` and `layers`."""
         return {
             "samples": self.samples,
             "warnings": list(self.warnings),
@@ -94,7 +103,7 @@ class ErrorReport:
 
 
 def concat_parts(chosen: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Return (model tensor, layout) of each operand of the Concats of a graph, by the name of the Concat.
+    """Return (model tensor, layout) of each operand of the Concats of a graph, in order, by the name of the Concat's node.
 
     `chosen`: the graph as selected.
     `origins`: (model tensor, layout) by chip tensor.
@@ -114,12 +123,14 @@ def network_of(
 ) -> ErrorNetwork:
     """Return the network that layer errors are measured on.
 
+    `model`: the canonical float model.
     `integer`: integer graph without fused epilogues.
     `chosen`: the same graph in float, with clamps fused.
-    `parts`: operands of Concat nodes.
+    `origins`: (model tensor, layout) by chip tensor.
+    `parts`: operands of Concat nodes (`concat_parts`).
     `ranges`: ranges or qparams of the model's tensors.
-    `ended`: as in `Selection`.
-    `factors`: as in `Network`.
+    `ended`: model tensors that a quantized model clips to the range of their codes.
+    `factors`: factors of channels by model tensor, which figures divide out.
     """
     shown = shown_tensors(integer, model.types, origins, parts)
     silent = find_saturation_ranges(chosen, integer, ranges)
@@ -128,11 +139,13 @@ def network_of(
 
 @dataclass(frozen=True)
 class Worst:
-    """A record of the worst layers, by the error that each adds alone, or by its measured effect on the outputs.
+    """The worst layers, by the error that each adds alone, or by its measured effect on the outputs.
 
-    `lost`: model tensors whose layers lose what 16 bits would keep, or lose it in 16 bits.
-    `silent`: tensors that hold nothing in 16 bits.
-    `warnings`: warnings on tensors and layers, whatever the figures.
+    `layers`: at most WORST layers to blame, worst first.
+    `lost`: model tensors whose layers are poor, and either would be good in 16 bits or are in 16 bits already.
+    `silent`: model tensors in 16 bits whose values are below half a step.
+    `warnings`: sentences on clipped values and dead channels, whatever the figures.
+    `samples`: how many samples were measured.
     """
 
     layers: tuple[LayerError, ...]
@@ -147,9 +160,10 @@ def worst_layers(
 ) -> Worst:
     """Return the worst three layers, measured on those of the first samples whose outputs lose most.
 
-    `levels`: dB of the first samples.
-    `poor`: a part of the network is poor. Then the worst layers are tried on the outputs, since large values of a tensor hide the
-    loss of small ones.
+    `samples`: samples from the first on; they are read as far as `levels` reach.
+    `levels`: dB of the output that suffers most, of each of the first samples.
+    `quantized`: the machine and the options that advice is for.
+    `poor`: a part of the outputs is poor. Then the effect of the worst layers on the outputs is measured and decides the order.
     """
     effort = Effort.of(network)
     chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: effort.looked_at])
@@ -168,9 +182,9 @@ def worst_layers(
 
 
 def error_report(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]], quantized: AdviceContext) -> ErrorReport:
-    """Diagnose every layer and measure the effect of the worst ones on the outputs.
+    """Diagnose every layer, measure the effect of the worst ones on the outputs, and return them all, worst first.
 
-    `samples`: samples with the network's own codes.
+    `samples`: samples with the network's own codes by tensor, read up to the budget of `Effort`.
     """
     effort = Effort.of(network)
     measurements = measure_layers(network, islice(samples, effort.samples))
@@ -182,7 +196,10 @@ def error_report(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]],
 
 
 def _measure_effects(measurements: LayerMeasurements, rows: Sequence[LayerError], effort: Effort) -> list[LayerError]:
-    """Measure the effect of the first rows on the outputs and put them first, worst effect first.
+    """Measure the effect of the first rows on the outputs and return all rows: those first, the worst effect first, then the
+    others.
+
+    Rows on which no judged output depends are not measured.
 
     `rows`: rows in the order of what each loses alone.
     """
@@ -194,9 +211,9 @@ def _measure_effects(measurements: LayerMeasurements, rows: Sequence[LayerError]
 
 
 def _worst_first(rows: Sequence[LayerError]) -> Iterator[LayerError]:
-    """Yield rows by their effect on the outputs.
-    Of rows with a similar effect, the one with the largest loss of its own comes first.
-    Others only show in it, as operands do in a difference.
+    """Yield measured rows by their effect on the outputs, the worst first.
+
+    Of rows within SIMILAR_DB of the worst effect, the one with the largest loss of its own comes first.
     """
     remaining = list(rows)
     while remaining:
@@ -214,8 +231,10 @@ def _alone(row: LayerError) -> float:
 def _findings(
     measurements: LayerMeasurements, rows: Sequence[LayerError], quantized: AdviceContext, most: int
 ) -> Iterator[LayerError]:
-    """Yield the layers to blame, each once, and of the steps of a sequence the worst; layers without a loss are left out.
-    A row whose loss is that of its operand is attributed to the operand's producer.
+    """Yield the layers to blame, at most `most`, each once, in the order of the rows.
+
+    A row that loses nothing is left out. A row whose loss is that of its operand, or of a Concat's range, gives the operand's
+    or the Concat's row. Of the steps of a sequence, which share a name, the first counts.
     """
     row_by_tensor = {r.block.tensor: r for r in rows}
     named: set[str] = set()
@@ -245,7 +264,10 @@ def _least(a: float | None, b: float | None) -> float | None:
 
 
 class _Outputs:
-    """A cache of float's outputs on the recorded samples; it tells how much is left of them when one tensor is replaced."""
+    """Float's outputs on the recorded samples, to measure what is left of them when one tensor is replaced.
+
+    Outputs of scores that detect nothing on these samples are left out, unless all are such.
+    """
 
     def __init__(self, measurements: LayerMeasurements, records: Sequence[SampleRecord]) -> None:
         self._measurements, self._records, self._model = measurements, records, measurements.network.model
@@ -260,12 +282,13 @@ class _Outputs:
         self._ends = _list_ends_of_codes(measurements)
 
     def hear(self, block: ComparisonBlock) -> bool:
-        """Return whether any of the outputs depends on the tensor of the block."""
+        """Return whether any of the judged outputs depends on the tensor of the block."""
         return self._measurements.network.shown[block.tensor].model in self._upstream
 
     def level(self, block: ComparisonBlock) -> float:
         """Return the SQNR in dB of the output that suffers most where the block's error alone is put into float.
-        What follows saturates as codes do: a root that is rounded to zero has no infinite reciprocal on the chip.
+
+        Float tensors behind it are clipped to the range of their codes, as on the chip. The result is infinite without outputs.
         """
         tensor = self._measurements.network.shown[block.tensor].model
         within = tensor in self._model.inputs
@@ -284,7 +307,8 @@ class _Outputs:
 
 
 def _list_ends_of_codes(measurements: LayerMeasurements) -> dict[str, tuple[float, float]]:
-    """Return the least and largest value of the codes of float tensors, and of float where that is beyond them.
+    """Return the range that each float32 tensor is clipped to: that of its codes, widened to float's own values on the samples.
+
     Tensors that mask are left out, since their least code stands for minus infinity.
     """
     network, ends_by_tensor = measurements.network, dict[str, tuple[float, float]]()

@@ -1,4 +1,9 @@
-"""Measure how far the integer network is from the float one: each output by its parts, and each operand of a Concat in it."""
+"""Measure how far the integer network is from the float one, in dB of SQNR, over runs of the same samples.
+
+A build calls `fidelity` at its end, and repair feeds `Measured` run by run while it compares variants. Compared are each float
+output and each operand of a Concat that reaches an output unchanged. One such tensor is a `FidelityPart`, with figures of its
+slices, its single indices and its scores. Nothing is judged here: report.part_verdicts decides which parts are poor.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,12 @@ _SCORES = ("Sigmoid", "HardSigmoid", "Softmax")
 
 @dataclass(frozen=True)
 class ScoreAgreement:
-    """A count of scores above each of SCORE_LEVELS: in both networks, or in one alone. In float's: `real`."""
+    """A count of scores that are above a level, summed over both SCORE_LEVELS and all values.
+
+    `both`: scores above the level in the float and in the integer network.
+    `one`: scores above it in exactly one of the two.
+    `real`: scores above it in float, whatever the integer network has.
+    """
 
     both: int = 0
     one: int = 0
@@ -49,6 +59,8 @@ class ScoreAgreement:
 
     @property
     def f1(self) -> float:
+        """Return the F1 score of the integer network against float, from 0 to 1; 1 where no score is above a level in
+        either."""
         return 2 * self.both / (2 * self.both + self.one) if self.both + self.one else 1.0
 
     def __add__(self, other: ScoreAgreement) -> ScoreAgreement:
@@ -57,18 +69,18 @@ class ScoreAgreement:
 
 @dataclass(frozen=True)
 class FidelityPart(Fidelity):
-    """A fidelity of one part.
+    """The figures of one output, of one operand of a Concat, or of one slice of these, over all samples.
 
     `tensor`: the model tensor that the figure describes.
-    `steps_of`: for one step of a sequence, the name that all steps share.
-    `outputs`: outputs of the model that the part is in.
-    `varying_db`: SQNR where the mean of each channel is no signal, None where that is not known or nothing varies.
-    `worst_sample_db`: the least SQNR of a sample, quiet ones left out.
-    `slices`: parts of unlike size.
+    `steps_of`: for one step of a sequence, the name that all steps share; else None.
+    `outputs`: outputs of the model that hold the part.
+    `varying_db`: SQNR where the mean of each channel is no signal. It is None where the means are not known or nothing varies.
+    `worst_sample_db`: the least SQNR of one sample. Samples of less than a hundredth of the mean energy are left out.
+    `slices`: parts of the tensor whose values are of unlike size, each along one axis.
     `weak`: indices of each axis below LOW_DB, of any size, the axis with the worst first.
-    `peak`: the largest value of float's.
+    `peak`: the largest value in float, with its sign.
     `scores`: agreement of scores, None where the tensor holds something else.
-    `size_ratio`: of a slice, times the largest one's rms is larger.
+    `size_ratio`: of a slice, the rms of the largest slice over its own; else 1.
     """
 
     tensor: str
@@ -84,39 +96,45 @@ class FidelityPart(Fidelity):
 
     @property
     def judged_db(self) -> float:
-        """Return the SQNR that the part is judged by: that of what varies, where that is known."""
+        """Return the SQNR in dB that the part is judged by: the lesser of `sqnr_db` and `varying_db`, where the latter is
+        known."""
         return self.sqnr_db if self.varying_db is None else min(self.sqnr_db, self.varying_db)
 
     @property
     def weakest_db(self) -> float:
-        """Return the least SQNR of the part, of its parts of unlike size, and of indices with enough values to tell."""
+        """Return the least of the levels that `list_levels` returns, in dB."""
         return min(self.list_levels().values())
 
     def list_levels(self) -> dict[str, float]:
-        """Return the SQNR of the part, of its parts of unlike size, and of indices with enough values to tell, each by a key."""
+        """Return SQNRs in dB by key: the part by its name, each of `slices`, and each entry of `weak` with at least SURE_VALUES
+        values.
+
+        An entry of `weak` counts by its worst index. The keys are `NAME: slice I` and `NAME: index I`.
+        """
         slices = {f"{self.name}: slice {i}": s.sqnr_db for i, s in enumerate(self.slices)}
         weak = {f"{self.name}: index {i}": s.worst_db for i, s in enumerate(self.weak) if s.values >= SURE_VALUES}
         return {self.name: self.judged_db, **slices, **weak}
 
     @property
     def keeps_scores(self) -> bool:
-        """Return whether these are scores alone, and those that say something are float's."""
+        """Return whether the part holds scores alone (no value above 1), some are above a level in float, and F1 is at least
+        SAME_SCORES."""
         agreement = self.scores
         return agreement is not None and self.peak <= 1 and agreement.real > 0 and agreement.f1 >= SAME_SCORES
 
     @property
     def holds_nothing(self) -> bool:
-        """Return whether these are scores of what is not there."""
+        """Return whether the part holds scores and none passes the lower of SCORE_LEVELS in float: nothing was detected."""
         return self.scores is not None and self.peak <= SCORE_LEVELS[0]
 
     def list_slices(self) -> list[FidelityPart]:
-        """Return the parts of unlike size as parts, without those that hold scores of what is not there."""
+        """Return `slices` as parts of their own, without those where `holds_nothing` is true. Their cosine is 1, as it is not
+        known."""
         parts = [self._slice(s) for s in self.slices]
         return [part for part in parts if not part.holds_nothing]
 
     def list_weak_slices(self) -> list[TensorSlice]:
-        """Return the indices that are far from float, whatever their size. Those that hold scores of what is not there are left
-        out."""
+        """Return the entries of `weak`, without those whose scores show that nothing was detected."""
         return [part for part in self.weak if not self._slice(part).holds_nothing]
 
     def _slice(self, part: TensorSlice) -> FidelityPart:
@@ -135,7 +153,8 @@ class FidelityPart(Fidelity):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures of the part for JSON. JSON has no infinity, so an exact part gives null."""
+        """Return the figures of the part for the JSON report. JSON has no infinity, so an exact figure is None, as an unknown
+        one is."""
         slices = [{"part": s.label(self.name), "sqnr_db": _finite(s.sqnr_db), "rms": s.rms} for s in self.slices]
         return {
             **super().as_json(),
@@ -151,9 +170,9 @@ def _finite(value: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Fidelities:
-    """A record of the fidelity of outputs and of operands of their Concats over all samples.
+    """The fidelity of the outputs and of the operands of their Concats over all samples.
 
-    `levels`: dB of each sample at the output that suffers most.
+    `levels`: for each sample in order, the SQNR in dB of the output that suffers most; infinite without float outputs.
     """
 
     outputs: list[FidelityPart]
@@ -163,8 +182,10 @@ class Fidelities:
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand of a Concat: `tensor` is the model's, `code` the chip's.
+    """An operand of a Concat, as a tensor of both networks.
 
+    `label`: Concat, index and tensor, as the report names it.
+    `tensor`: its tensor of the model; `code`: the chip's tensor, in the order `layout`.
     `steps_of`, `outputs`: as in `FidelityPart`.
     """
 
@@ -177,7 +198,11 @@ class _Operand:
 
 
 class _TensorSums:
-    """A collection of the sums of one tensor over samples. scores: it holds scores; keep: sums of each sample stay."""
+    """A collection of the error sums of one tensor over samples.
+
+    `scores`: the tensor holds scores, so agreement is counted too.
+    `keep`: the sums by index of each sample stay in `each_parts`, which is empty otherwise.
+    """
 
     def __init__(self, scores: bool, keep: bool) -> None:
         self._keep = keep
@@ -204,13 +229,16 @@ class _TensorSums:
 
     @property
     def worst_sample_db(self) -> float:
-        """Return the least SQNR in dB of a sample, quiet samples left out; infinite where there are no others."""
+        """Return the least SQNR in dB of a sample, infinite without any. Samples of less than 1 / QUIET of the mean energy are
+        left out."""
         least = sum(self._energies) / max(len(self._energies), 1) / QUIET
         return min((db for db, energy in zip(self.each_db, self._energies) if energy > least), default=math.inf)
 
     def part(
         self, name: str, tensor: str, steps_of: str | None, outputs: tuple[str, ...], means: PartSums | None
     ) -> FidelityPart:
+        """Return the figures so far. means: sums whose means are no signal; None: these sums, from FEWEST_FOR_MEANS samples
+        on."""
         if means is None and self.parts.updates >= FEWEST_FOR_MEANS:
             means = self.parts
         return FidelityPart(
@@ -228,6 +256,7 @@ class _TensorSums:
 
 
 def _agreement(real: np.ndarray, chip: np.ndarray) -> ScoreAgreement:
+    """Count agreement at one level. real, chip: bool arrays of one shape, True where a score is above it."""
     both, real_count = int(np.count_nonzero(real & chip)), int(np.count_nonzero(real))
     return ScoreAgreement(both, real_count + int(np.count_nonzero(chip)) - 2 * both, real_count)
 
@@ -235,12 +264,16 @@ def _agreement(real: np.ndarray, chip: np.ndarray) -> ScoreAgreement:
 class Measured:
     """A collector of error sums of the integer network's outputs and Concat operands against float.
 
+    Call `update` for each run; the lists and figures are of the runs so far. Integer outputs of the model are not compared.
+
     `container`: container of the integer network.
-    `parts`: operands to compare, by Concat node.
+    `parts`: operands to compare, by the name of the Concat's node.
     `states`: what the chip keeps for the next run counts as an output.
     `factors`: factors of the channels of operands, which are divided out before the comparison; each broadcasts to its tensor.
-    `scores`: tensors of the model that hold scores.
-    `keep`: figures of each sample are kept, for `list_levels`.
+    `scores`: tensors of the model that hold scores (`find_scores`).
+    `keep`: sums of each sample are kept, which `list_levels` needs for slices.
+
+    The attribute `tensors` names the model's tensors whose float values `update` needs, in a fixed order.
     """
 
     def __init__(
@@ -264,7 +297,8 @@ class Measured:
     def update(self, values: Mapping[str, np.ndarray], run: Run) -> None:
         """Add a run to the sums.
 
-        `values`: float values of the required tensors.
+        `values`: float values on the same sample, by name, of every tensor in `tensors`.
+        `run`: the run of the integer network, with its codes.
         """
         for name, sums in self._output_sums.items():
             sums.update(values[name], run.outputs[name] if name in run.outputs else run.real[name])
@@ -281,7 +315,10 @@ class Measured:
         return [self._part[o.label].part(o.label, o.tensor, o.steps_of, o.outputs, means.get(o.tensor)) for o in self._operands]
 
     def list_levels(self, part: FidelityPart) -> list[float]:
-        """Return dB of each sample. part: an output, an operand, or a slice of an output."""
+        """Return the SQNR in dB of each sample, in the order of the updates.
+
+        `part`: an output, an operand, or a slice of an output. A slice has levels only where sums of each sample are kept.
+        """
         sums = self._output_sums.get(part.name) or self._part.get(part.name)
         if sums is not None:
             return sums.each_db
@@ -290,12 +327,15 @@ class Measured:
         return [parts.sqnr_db(chosen) for parts in sums.each_parts]
 
     def may_hide_in_means(self) -> bool:
-        """Return whether something is far from float only where the means of these few samples are no signal."""
+        """Return whether a part falls below a level only where the means of its channels over these samples are no signal.
+
+        The levels are those of POOR parts and LOW_DB. Few samples do not settle it: the caller then takes means of more.
+        """
         return any(_hides_in_means(s) for s in (*self._output_sums.values(), *self._part.values()) if s.parts.updates)
 
     @property
     def sample_levels(self) -> list[float]:
-        """Return dB of each sample at the output that suffers most."""
+        """Return for each sample the SQNR in dB of the output that suffers most; empty without float outputs."""
         each = [sums.each_db for sums in self._output_sums.values()]
         return [min(levels) for levels in zip(*each)]
 
@@ -310,12 +350,14 @@ def fidelity(
     factors: Factors = UNSCALED,
     others: Iterable[Sample] = (),
 ) -> Fidelities:
-    """Return the fidelity over all runs.
+    """Run the model in float on each sample and return the fidelity of the integer runs over all of them.
 
-    `runs`: samples with their runs of the integer reference, read once, one in memory at a time.
-    `few`: there are no more runs than a fast session pays for.
+    `runs`: samples with their runs of the integer reference. They are read once, and one is in memory at a time.
+    `parts`: operands to compare, by the name of the Concat's node (`list_output_operands`).
+    `few`: there are so few runs that a session of onnxruntime which starts fast is cheaper than one that runs fast.
     `factors`: as in `Measured`.
-    `others`: samples that channels' means are taken of, where runs are fewer than that takes and the means may decide.
+    `others`: further samples, of which 16 at most are run in float. Means of channels are taken of them where `runs` are fewer
+      than FEWEST_FOR_MEANS and the means may decide.
     """
     measured = Measured(container, parts, factors=factors, scores=find_scores(model.graph))
     session, count = FloatSession(model, measured.tensors, few_runs=few), 0
@@ -327,7 +369,10 @@ def fidelity(
 
 
 def _measure_means(session: FloatSession, measured: Measured, samples: Iterable[Sample]) -> dict[str, PartSums]:
-    """Return sums of float's tensors over these samples, where judging without means may call a part poor; else nothing."""
+    """Return sums of float's tensors over at most 16 of these samples, by tensor.
+
+    The result is empty where the means cannot decide (`may_hide_in_means`) or there are fewer than FEWEST_FOR_MEANS samples.
+    """
     if not measured.may_hide_in_means():
         return {}
     sums = {name: PartSums() for name in measured.tensors}
@@ -338,7 +383,10 @@ def _measure_means(session: FloatSession, measured: Measured, samples: Iterable[
 
 
 def find_scores(graph: OnnxGraph) -> frozenset[str]:
-    """Return the tensors that hold scores from 0 to 1, alone or beside other values."""
+    """Return the tensors that hold scores from 0 to 1: results of Sigmoid, HardSigmoid and Softmax, and products of scores.
+
+    A tensor that is copied or joined from one with scores counts too, also where it holds other values beside them.
+    """
     scores = set[str]()
     for node in graph.nodes:
         kind, read = node.op.op_type, [n in scores for n in node.inputs if n and n not in graph.constants]
@@ -349,7 +397,10 @@ def find_scores(graph: OnnxGraph) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class OutputOperand:
-    """An operand of a Concat whose values outputs of the model hold: its tensor of the model, with the chip's layout of it."""
+    """An operand of a Concat whose values reach outputs of the model unchanged.
+
+    `tensor`: its tensor of the model; `layout`: the chip's order of it; `outputs`: those outputs.
+    """
 
     tensor: str
     layout: str
@@ -359,9 +410,12 @@ class OutputOperand:
 def list_output_operands(
     model: NormalModel, chosen: Graph, origins: Mapping[str, tuple[str, str]]
 ) -> dict[str, list[OutputOperand]]:
-    """Return the operands of each Concat that reaches an output unchanged, by its node; inner Concats are left out.
+    """Return the operands of each Concat that reaches an output unchanged, by the name of its node.
 
-    `chosen`: the graph as selected, with the model's tensor and the layout of each of its own in `origins`.
+    A Concat that only feeds another one is left out.
+
+    `chosen`: the graph behind `select`, with the chip's float operators.
+    `origins`: (model tensor, layout) by tensor of `chosen`.
     """
     links, constants = Links(model.proto.graph), frozenset(model.graph.constants)
     operands = dict[str, list[OutputOperand]]()
@@ -396,7 +450,10 @@ def _operands(graph: Graph, parts: Mapping[str, Sequence[OutputOperand]]) -> lis
 
 
 def real_values(codes: np.ndarray, graph: Graph, name: str, layout: str) -> np.ndarray:
-    """Return the real values of the codes of a chip tensor, in the model's order."""
+    """Return the real values (scale * (code - zero point)) of the codes of a chip tensor, in the model's order of dimensions.
+
+    `layout`: the chip's order, such as `nhwc`. The tensor must have qparams in the graph.
+    """
     kind = graph.types[name]
     assert kind.quant is not None
     return to_real(codes, Port(name, name, layout, 0, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point))

@@ -1,4 +1,8 @@
-"""Define what is reported on each layer's loss: figures, cause and remedy."""
+"""Define what is reported on each layer's loss (`LayerError`), the advice against it (`Advice`) and how its trial went.
+
+The module report.diagnosis makes the findings, judging.try_advice tries the advice, and report.accuracy and report.error_page
+print both. A trial helps from HELPS_DB (3 dB) on, or where less time costs at most KEEPS_DB.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,13 @@ _ZERO_DB = 0.05  # less is printed as 0.0
 class Advice:
     """A change of options that may help a layer: `text`, as the user gives it, and what it changes.
 
+    `host_nodes`: nodes of the model that go to the host.
+    `types`: entries of `--type`.
+    `observer`: the observer instead; None: as it is.
+    `ranges`: ranges that tensors get.
     `freed_ports`: inputs and outputs that no option pins any more.
     `hosts_steps`: it leaves an operator to the host that the chip computes in steps, which may take many of its cycles.
+    Without any of these, the advice is to change the machine.
     """
 
     text: str
@@ -52,13 +61,13 @@ class Advice:
 
     @property
     def can_be_tried(self) -> bool:
-        """Return whether options of a build say all of it; changes of the machine's file are not tried."""
+        """Return whether options of a build express the change; a change of the machine's file cannot be tried."""
         return bool(self.host_nodes or self.types or self.observer or self.ranges or self.freed_ports)
 
 
 @dataclass(frozen=True)
 class StepAdvice:
-    """Advice to leave to the host what the chip computes in steps.
+    """Advice to leave operators to the host that the chip computes in steps.
 
     `tensors`: tensors of the model that these operators make.
     `is_always_tried`: also where no output is low.
@@ -87,7 +96,7 @@ class RunCost:
 class TriedAdvice:
     """A remedy with dB of the worst part of an output before and after it, on `samples` samples.
 
-    `costs`: of a run before and after, where they were compared.
+    `costs`: of a run before and after; None where they were not compared.
     """
 
     advice: Advice
@@ -103,7 +112,7 @@ class TriedAdvice:
 
     @property
     def gains(self) -> bool:
-        """Return whether the worst part gains so much that the remedy is named."""
+        """Return whether the worst part gains at least HELPS_DB."""
         return self.gain_db >= HELPS_DB
 
     @property
@@ -113,14 +122,18 @@ class TriedAdvice:
 
     @property
     def is_faster(self) -> bool:
-        """Return whether steps on the host take much less time, and the worst part keeps what it has."""
+        """Return whether the remedy takes steps off the chip, costs the worst part at most KEEPS_DB, and needs at most
+        LESS_TIME of the seconds.
+
+        Without costs the answer is False.
+        """
         if self.costs is None or not self.advice.hosts_steps:
             return False
         before, after = self.costs
         return self.gain_db >= -KEEPS_DB and after.seconds <= LESS_TIME * before.seconds
 
     def describe(self) -> str:
-        """Return the remedy with what it gives, levels below 0 dB as multiples of the signal."""
+        """Return the remedy with what it gives; a level below 0 dB is told as an error of so many times the signal."""
         return f"{self.advice.text} ({format_levels(self.after_db, self.before_db)}{self._describe_costs()})"
 
     def _describe_costs(self) -> str:
@@ -144,15 +157,17 @@ def format_levels(after_db: float, before_db: float) -> str:
 
 
 def choose_trial(trials: Sequence[TriedAdvice]) -> TriedAdvice | None:
-    """Return the first of the remedies that are within LOST_DB of the best, of those that gain if any does; None where none
-    helps."""
+    """Return the remedy to name: the first that is within LOST_DB of the best one's level; None where none helps.
+
+    Remedies that only save time count where none gains.
+    """
     helping = [t for t in trials if t.gains] or [t for t in trials if t.helps]
     most = max((t.after_db for t in helping), default=0.0)
     return next((t for t in helping if t.after_db >= most - LOST_DB), None)
 
 
 def format_trials(trials: Sequence[TriedAdvice]) -> str:
-    """Return what helped, or that nothing did; an empty text where nothing was tried."""
+    """Return the remedy that helped, or all with the remark that none did; an empty text where nothing was tried."""
     if not trials:
         return ""
     on, best = f"tried on {format_count(trials[0].samples, 'sample')}", choose_trial(trials)
@@ -163,12 +178,12 @@ def format_trials(trials: Sequence[TriedAdvice]) -> str:
 
 @dataclass(frozen=True)
 class AdviceContext:
-    """A context that decides which advice applies.
+    """The machine and the options of the build, which decide what advice applies.
 
-    `file_ranges`: scale or range of each model tensor in the file of --quant.
-    `file`: that file.
+    `file_ranges`: scale or range of each model tensor in the file of `--quant`; None without the file.
+    `file`: that file's name.
     `observer`: observer of the calibration.
-    `repair`: effort of --repair that was run.
+    `repair`: effort of `--repair` that was run; None where there was none.
     """
 
     chip: Chip
@@ -180,22 +195,25 @@ class AdviceContext:
 
 @dataclass(frozen=True)
 class LayerError:
-    """A record of the error of one block, in dB against float.
+    """The error of one block, as SQNR in dB against float.
 
-    `alone_db`: fed with float's tensors.
-    `own_db`: rounding of its tensor.
-    `weights_db`: rounded weights, None without weights.
-    `activations_db`: the rest.
-    `at_int16_db`: alone, with 16 bits for 8.
-    `effect_db`: the worst output where this error alone is put into float, None where that was not tried.
-    `clipped_share`: share of its values outside its codes.
     `layer`: the node that it is named for, None for a tensor that enters a region.
+    `op`: its operator's class, or `host` or `input` for such a tensor.
     `nodes`: nodes of the model itself.
     `tensor`: tensor of the model's canonical form.
     `name`: source name that users see.
     `types`: types of the float tensors that feed it, of its tensor, and of its weights.
-    `position`: place in the order of the network.
-    `remedy`, `advice`: what may help, in words and to be tried; `tried`: what was seen of it.
+    `alone_db`: fed with float's tensors.
+    `own_db`: rounding of its tensor, with no computation.
+    `accumulated_db`: in the network's own run, None where that was not measured.
+    `weights_db`: rounded weights, None without weights or where they were not measured.
+    `activations_db`: all but the rounded weights.
+    `at_int16_db`: alone, with 16 bits for 8 and no clipping.
+    `clipped_share`: share of its values outside its codes, 0 to 1.
+    `effect_db`: the worst output where this error alone is put into float, None where that was not tried.
+    `cause`, `why`: the cause and what was measured of it; None and empty before a diagnosis.
+    `remedy`, `advice`: what may help, in words and to be tried; `tried`: what a trial gave.
+    `position`: place of the block in the order of the network.
     """
 
     layer: str | None
@@ -221,7 +239,10 @@ class LayerError:
     tried: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record for JSON. JSON has no infinity: a figure that is exact, or that tells nothing, gives null."""
+        """Return the record for JSON. A figure that is infinite or not a number gives null, as JSON has neither.
+
+        There `tensor` is the source name, and `remedy` is what a trial gave.
+        """
         keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types", "name", "advice", "tried", "remedy")]
         return {**{k: _finite(getattr(self, k)) for k in keys}, "remedy": self.tried, "tensor": self.name, **self.types.as_json()}
 

@@ -1,4 +1,10 @@
-"""The error that each layer adds: its integers fed with float's tensors, rounded to its input codes, against float."""
+"""Measure the error that each layer adds by itself: its integer nodes run on float's tensors, against float.
+
+A build's error report calls `measure_layers` on a few samples. Each tensor of the float run is rounded to the codes of the
+chip's tensor. Each block (report.comparison_blocks) then runs on these codes, so that no error comes from earlier layers. The
+sums go to report.error_report, which ranks the layers, and to report.diagnosis, which finds the causes. The functions below
+them (`weight_noise`, `has_wrapped`, `alone_values`) look closer at one block on the samples that are kept.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +44,17 @@ MAX_RECORDS = 3  # samples
 
 @dataclass(frozen=True)
 class ErrorNetwork:
-    """A network whose layer errors are measured.
+    """A network whose layer errors are measured: the float model and the integer graph with what relates their tensors.
 
+    `model`: the canonical float model.
     `integer`: integer graph without fused epilogues.
     `chosen`: the same graph in float, as selected.
-    `blocks`, `shown`: blocks and counterparts of the integer graph (report.comparison_blocks).
+    `shown`: float counterpart by chip tensor (report.comparison_blocks).
+    `blocks`: the integer graph cut into blocks, in the order of the network.
     `silent`: saturation range by chip tensor, beyond which its consumers notice nothing.
     `ended`: model tensors that a quantized model clips to the range of their codes.
-    `factors`: factors of channels in `model`, which are divided out of every figure; each broadcasts to its tensor.
+    `factors`: by model tensor, factors of its channels in `model`. They are divided out of every figure; each broadcasts to its
+      tensor.
     """
 
     model: NormalModel
@@ -75,36 +84,40 @@ class ErrorNetwork:
         return x if saturation is None else saturation.clip_to_effective(x)
 
     def ends(self, name: str) -> tuple[float, float]:
-        """Return the ends of a tensor's codes as real numbers."""
+        """Return the real numbers of the least and of the largest code that the type of a chip tensor holds."""
         quant, (low, high) = self.quant(name), CodeType(self.integer.types[name].dtype).limits
         return (low - quant.zero_point) * quant.scale, (high - quant.zero_point) * quant.scale
 
     def name(self, block: ComparisonBlock) -> str:
-        """Return the file's name of the tensor that a block makes."""
+        """Return the name in the user's file of the tensor that a block makes."""
         return self.model.name(self.shown[block.tensor].model)
 
     def quant(self, name: str) -> Quant:
+        """Return the qparams of a chip tensor, which must have some."""
         quant = self.integer.types[name].quant
         assert quant is not None
         return quant
 
     @cached_property
     def masks(self) -> frozenset[str]:
-        """Return the tensors of the model in which minus infinity masks."""
+        """Return the tensors of the user's model in which minus infinity stands for a masked value."""
         divided = self.model.divided
         return find_masked_tensors(self.model.proto if divided is None else divided.original_model)
 
     @cached_property
     def made_by_host(self) -> frozenset[str]:
+        """Return the tensors of the integer graph that host nodes make."""
         return frozenset(n for node in self.integer.nodes if not isinstance(node.op, NpuOp) for n in node.outputs)
 
 
 @dataclass
 class LayerErrorSums:
-    """A collection of the errors of one block over the samples: its tensor's rounding, and its integer noise alone and in the
-    network.
+    """The error sums of one block over the samples, as energies (sums of squares).
 
-    `channels`: least and largest code of each channel of a convolution.
+    `rounding_error`: error of rounding float's tensor to its codes, with no computation, and its signal.
+    `alone`: noise energy of the block fed with float's tensors.
+    `accumulated`: noise energy of the block in the network's own run; None where no codes of that run were given.
+    `channels`: least and largest code of each channel of a convolution, each [c]; None for other layers.
     """
 
     rounding_error: RoundingError = field(default_factory=RoundingError)
@@ -115,10 +128,12 @@ class LayerErrorSums:
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """A record of one sample, with float's tensors as the codes that feed the blocks.
+    """One sample with float's tensors on it, rounded to the codes that feed the blocks.
 
-    `loud`: energy of the model's outputs on it.
-    `block_codes`: result of each block for these codes by the block's tensor, where that is stored.
+    `codes`: by chip tensor.
+    `loud`: energy (sum of squares) of the model's outputs on it.
+    `block_codes`: codes of the tensors that each block makes of `codes`, by the block's tensor. Only the sample with most
+      energy has them.
     """
 
     sample: Sample
@@ -132,7 +147,7 @@ class LayerMeasurements:
     """The error sums of all blocks, by the blocks' tensors.
 
     `samples`: how many samples were measured.
-    `records`: the samples whose outputs have most energy, most first, for measurements of few samples.
+    `records`: at most MAX_RECORDS samples whose outputs have most energy, the loudest first, for closer looks at a block.
     """
 
     network: ErrorNetwork
@@ -141,9 +156,9 @@ class LayerMeasurements:
     records: list[SampleRecord] = field(default_factory=list[SampleRecord])
 
     def outputs(self, block: ComparisonBlock, record: SampleRecord, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
-        """Return the codes of the tensors that a block makes on a sample, fed with float's tensors.
+        """Return the codes of the tensors that a block makes on a sample, fed with float's tensors, by name.
 
-        `nodes`: nodes to run in the place of those of the same names.
+        `nodes`: nodes by name that run in the place of the block's nodes of these names; None: as they are.
         """
         if nodes is None and block.tensor in record.block_codes:
             return dict(record.block_codes[block.tensor])
@@ -152,7 +167,10 @@ class LayerMeasurements:
 
 
 def evaluate_block(block: ComparisonBlock, graph: Graph, codes: Codes) -> dict[str, Array]:
-    """Return the codes of every tensor that the block makes, by name. `codes`: those of its feeds."""
+    """Run the nodes of a block by the integer reference and return the codes of every tensor that they make, by name.
+
+    `codes`: codes by tensor, at least of the block's feeds. A block without nodes gives an empty dict.
+    """
     codes_by_tensor: dict[str, Array] = {}
     for node in block.nodes:
         inputs = [
@@ -165,9 +183,11 @@ def evaluate_block(block: ComparisonBlock, graph: Graph, codes: Codes) -> dict[s
 
 
 def measure_layers(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]]) -> LayerMeasurements:
-    """Measure the errors of all layers on a few samples.
+    """Measure the errors of all layers on these samples; only `records` keeps some of them.
 
-    `samples`: samples, each with the codes of the network's tensors on it, or none. One sample is in memory at a time.
+    `samples`: samples, each with the codes of the network's own run by tensor. Where these are empty, `accumulated` stays None.
+      One sample is in memory at a time.
+    Raise InternalError where a block's feeds are not among the tensors that float computes.
     """
     measurements = LayerMeasurements(
         network, {b.tensor: LayerErrorSums(RoundingError(network.shown[b.tensor].model in network.masks)) for b in network.blocks}
@@ -182,6 +202,8 @@ def measure_layers(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]
 
 @dataclass(frozen=True)
 class _Sink:
+    """An observer that hands float's values of one tensor on to the pass."""
+
     name: str
     state: _Pass
 
@@ -190,8 +212,8 @@ class _Sink:
 
 
 class _Pass:
-    """A state of the pass over one sample: float's tensors as codes, the network's codes, and the blocks that wait for
-    tensors."""
+    """The state of the pass over one sample: float's tensors as codes, the network's codes, and the blocks that wait for
+    feeds."""
 
     def __init__(self, measurements: LayerMeasurements) -> None:
         self._measurements, self._network = measurements, measurements.network
@@ -206,12 +228,14 @@ class _Pass:
         self._loud = 0.0
 
     def yield_samples(self, samples: Iterable[tuple[Sample, Codes]]) -> Iterator[Sample]:
+        """Yield the samples for float's run. The state is cleared before each and stored in the measurements behind it."""
         for sample, codes in samples:
             self._sample, self._codes, self._ran, self._block_codes, self._loud = sample, {}, dict(codes), {}, 0.0
             yield sample
             self._finish()
 
     def receive_tensor(self, name: str, x: Array) -> None:
+        """Round float's values of one tensor to codes, and measure each block whose feeds are all there now."""
         if name in self._network.model.graph.outputs:
             self._loud += float(np.sum(np.square(x), dtype=np.float64))
         for block in self._by_model[name]:
@@ -232,6 +256,8 @@ class _Pass:
         self._waiting = pending
 
     def _judge(self, block: ComparisonBlock, x: Array) -> None:
+        """Run one block and add its noise to the sums. x: float's values of its tensor, clipped to what consumers can tell
+        apart."""
         sums, graph = self._measurements.sums[block.tensor], self._network.integer
         block_codes = self._block_codes[block.tensor] = evaluate_block(block, graph, self._codes)
         if block_codes:
@@ -254,12 +280,14 @@ class _Pass:
         return self._ran[block.tensor]
 
     def _noise(self, block: ComparisonBlock, codes: Array, x: Array) -> float:
+        """Return the noise energy of codes of the block's tensor against float's values `x`, as report.noise counts it."""
         shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
         straight = codes.transpose(channels_second(codes.ndim)) if shown.layout == "nhwc" else codes
         masks, unscaled = shown.model in self._network.masks, self._network.get_unscaling(block)
         return noise_energy(x, straight.reshape(x.shape), quant, masks, unscaled)
 
     def _finish(self) -> None:
+        """Store the sample among the records. Raise InternalError where a block still waits."""
         if self._waiting:
             raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
         records = [*self._measurements.records, SampleRecord(self._sample, self._codes, self._loud, self._block_codes)]
@@ -269,6 +297,7 @@ class _Pass:
 
 
 def _laid_out(codes: Array, layout: str) -> Array:
+    """Return codes in the model's order as codes in the chip's, contiguous for `nhwc`."""
     return np.ascontiguousarray(codes.transpose(channels_last(codes.ndim))) if layout == "nhwc" else codes
 
 
@@ -287,10 +316,10 @@ def _widen_limits(limits: tuple[Array, Array] | None, codes: Array) -> tuple[Arr
 
 
 def weight_noise(measurements: LayerMeasurements, block: ComparisonBlock) -> float | None:
-    """Return the noise that rounded weights alone leave in the block's tensor, as a share of its signal; None without weights.
+    """Return the energy of the noise that rounded weights alone leave in the block's tensor, over that of its signal.
 
-    The errors of the weights are convolved as weights of their own, in 8 bits of the largest; what the layer clamps is let
-    out.
+    It is measured on the loudest sample. Places that the layer clamps do not count. The weights' errors are themselves rounded
+    to 8 bits for this, so the figure is approximate. The result is None where the block's layer is no convolution.
     """
     node = block.layer
     if node is None or not isinstance(node.op, IntegerConvolution):
@@ -342,7 +371,8 @@ def _weight_error(network: ErrorNetwork, node: Node, float_node: Node, x: Array)
 
 
 def has_wrapped(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Return whether wider accumulators, or saturation, give the block other codes."""
+    """Return whether the block's codes on the loudest sample change with accumulators of 64 bits that saturate and never
+    wrap."""
     wide: dict[str, Node] = {}
     for node in block.nodes:
         op: Any = node.op
@@ -359,7 +389,7 @@ def has_wrapped(measurements: LayerMeasurements, block: ComparisonBlock) -> bool
 
 
 def alone_values(measurements: LayerMeasurements, block: ComparisonBlock, record: SampleRecord) -> Array:
-    """Return the real values of the block fed with float's tensors, in the model's order, shape and type."""
+    """Return the real values that the block makes of float's tensors on a sample, in the model's order, shape and type."""
     shown = measurements.network.shown[block.tensor]
     codes = measurements.outputs(block, record).get(block.tensor, record.codes[block.tensor])
     kind = measurements.network.model.types[shown.model]

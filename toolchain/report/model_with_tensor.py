@@ -1,4 +1,7 @@
-"""Run the float network with one tensor given beside its inputs, so that a change of this tensor shows at the outputs."""
+"""Run the float network with one tensor given beside its inputs, so that a change of this tensor shows at the outputs.
+
+The error report puts a layer's error into float in this way (report.error_report).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,10 @@ from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fr
 
 @dataclass(frozen=True)
 class ModelWithTensor:
-    """A float network with one tensor given beside its inputs.
+    """A float network, as FloatSession runs it, in which the values of one tensor are given and not computed.
 
+    `model`: the canonical float model, which stays as it is.
+    `tensor`: the model tensor that becomes an input.
     `ends`: tensors that are clipped, as codes clip them, with their least and their largest value.
     """
 
@@ -30,7 +35,7 @@ class ModelWithTensor:
         return (*self.model.inputs, self.tensor)
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
-        """Yield the model that computes these tensors."""
+        """Yield the one submodel that computes these tensors from the inputs and the given tensor."""
         model = replace(self.model, graph=_clip_tensors(self.model.graph, self.ends)) if self.ends else self.model
         yield model.normal_part(self.inputs, names)
 
@@ -50,7 +55,10 @@ def _clip_tensors(graph: OnnxGraph, ends: Mapping[str, tuple[float, float]]) -> 
 
 
 def list_ends(graph: OnnxGraph) -> list[str]:
-    """Return the float tensors that the outputs hold, in parts where they are joined: a part cannot hide behind a larger one."""
+    """Return the float tensors whose values the outputs hold, in front of nodes that only move data.
+
+    A Concat gives each of its operands, so that a small part cannot hide behind a larger one. Constants are left out.
+    """
     producers, tensors, pending = graph.producers(), dict[str, None](), list(reversed(graph.outputs))
     while pending:
         name = pending.pop()

@@ -1,4 +1,8 @@
-"""Energies of signal and noise of one tensor, gathered sample by sample."""
+"""Measure signal and noise of one tensor that is rounded to codes, as energies (sums of squares), gathered sample by sample.
+
+The layer errors of report.layer_errors are built on it: `RoundingError` for float's tensor, `noise_energy` for a layer's
+result.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,16 @@ _SOME = 1 << 11  # values of a sample that a median is taken of
 
 @dataclass
 class RoundingError:
-    """A record of the effect of rounding a tensor's float values to its codes.
-    Energies are sums of squares, in the file's units where the tensor's channels are scaled.
+    """The effect of rounding a tensor's float values to its codes, summed over the calls of `codes`.
 
+    Energies are sums of squares. Where the tensor's channels are scaled, they are in the file's own units.
+
+    `masks`: the tensor masks with minus infinity. Such values are left out of all figures, since the least code means the same.
+    `signal`: energy of the values.
     `noise`: energy of all errors.
     `clipped_noise`: energy of the errors of values outside the codes, of which there are `clipped`.
-    `low`, `high`: range of the values.
-    `masks`: values that mask, minus infinity or its substitute, are left out of all figures, since the least code means the same.
+    `count`: number of values.
+    `low`, `high`: range of the values as they are rounded.
     """
 
     masks: bool = False
@@ -43,9 +50,11 @@ class RoundingError:
     _some: list[Array] = field(default_factory=list[Array])
 
     def codes(self, x: Array, quant: Quant, dtype: str, unscaled: Array | None = None) -> Array:
-        """Return the codes of float32 `x` as the host makes them on the way into a region, and add the rounding error to the
-        record.
+        """Return the codes of float `x`, saturated, and add its rounding error to the sums.
 
+        The codes are those that the host makes on the way into a region: float32, halves to even.
+
+        `dtype`: the type of the codes.
         `unscaled`: factor that turns `x` into the file's numbers, broadcasts to it; None without a factor.
         """
         flat, back = np.ravel(x), _ravel_unscaling(unscaled, x)
@@ -81,6 +90,7 @@ class RoundingError:
         return all_codes.reshape(x.shape)
 
     def _add(self, part: Array, error: Array, outside: Array, unscaled: Array | None) -> None:
+        """Add values, their errors, and whether each lies outside the codes, to the sums."""
         self.count += part.size
         self.low, self.high = min(self.low, float(part.min())), max(self.high, float(part.max()))
         power = _energy(part)
@@ -102,7 +112,7 @@ class RoundingError:
 
     @property
     def usual(self) -> float:
-        """Return the median magnitude of the values that are not zero, of some values a sample; 0 where there are none."""
+        """Return the median magnitude of the values that are not zero, from a subset of each sample; 0 where there are none."""
         return float(np.median(np.concatenate(self._some))) if any(s.size for s in self._some) else 0.0
 
     @property
@@ -114,7 +124,8 @@ class RoundingError:
 def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False, unscaled: Array | None = None) -> float:
     """Return the sum of squared differences between the real values of the codes and `x`, of the same shape.
 
-    `masks`, `unscaled`: as of `RoundingError`.
+    `masks`: values of `x` that mask are left out.
+    `unscaled`: factor of the differences, as in `RoundingError.codes`.
     """
     flat, other, back = np.ravel(x), np.ravel(codes), _ravel_unscaling(unscaled, x)
     scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
