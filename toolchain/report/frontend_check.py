@@ -1,5 +1,8 @@
-"""Check that the canonical form computes what the user's file computes, both in float; a difference is a fault of the
-frontend."""
+"""Check that the canonical form computes what the user's file computes, both in float under onnxruntime.
+
+A build calls `check_frontend` behind the frontend, on a few samples. A difference that rounding does not explain is a fault of
+the frontend. Such rounding is measured: the file runs again with its inputs and intermediate results slightly moved.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _MOST_QUOTED = 200  # source: characters of a warning, of which the rest says wh
 
 @dataclass(frozen=True)
 class _Alone:
-    """One of the two, as a float network of a single model."""
+    """Either the file or its canonical form, as the float network of one submodel that FloatSession runs.
+
+    `part`: makes the submodel that computes the named tensors.
+    """
 
     inputs: Sequence[str]
     part: Callable[[Sequence[str]], FloatSubmodel]
@@ -41,19 +47,23 @@ class _Alone:
 
 
 def _file(model: NormalModel) -> _Alone:
+    """Return the user's file as a float network; the model must still have it (`source`)."""
     assert model.source is not None
     return _Alone(model.inputs, model.source.part)
 
 
 def _normal(model: NormalModel) -> _Alone:
+    """Return the canonical form as a float network."""
     return _Alone(model.inputs, lambda names: model.normal_part(model.inputs, names))
 
 
 def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, tuple[str, ...]]:
-    """Check the canonical form against the file on these samples and return the model with notes.
+    """Check the canonical form against the file on these samples and return the model with notes for the user.
 
-    The model comes without its file where onnxruntime does not run that; a note says so. Another note names each output of the
-    file that is NaN where the canonical form has numbers. An example is rounding that leaves less than 0 of a variance of 0.
+    A model without its file (`source` None) is returned unchecked. Where onnxruntime does not run the file, the model is
+    returned with `source` None, and a note says so. Other notes name outputs that are NaN in the file alone, and outputs that
+    differ only on inputs whose squares float32 does not hold. The check also decides, for the whole process, whether later
+    sessions may run optimized (`trust_optimizer`).
 
     Raise InternalError where an output of the file and of the canonical form differ by more than float's rounding.
     """
@@ -90,10 +100,7 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
 
 
 def _compare_optimized(model: NormalModel, names: Sequence[str], sample: Sample) -> None:
-    """Run the file optimized too. A change of its outputs becomes a note of the build.
-
-    Where nothing changes, graphs that are derived from the file are not compared again.
-    """
+    """Run the file with onnxruntime's optimizer too, and trust the optimizer from now on only where no output changes."""
     trust_optimizer(False)
     session = FloatSession(_file(model), names)
     session.run(sample)
@@ -115,6 +122,7 @@ def _comparable(model: NormalModel, name: str, value: np.ndarray, normal_value: 
 
 
 def _agree(model: NormalModel, name: str, sample: Sample, value: np.ndarray, normal_value: np.ndarray) -> bool:
+    """Return whether an output is equal but for rounding, as a whole or between the tensors that a quantized file rounds."""
     if distance(value, normal_value) <= TOLERANCE or (
         _has_same_type(value, normal_value) and _piece_by_piece(model, name, sample)
     ):
@@ -149,7 +157,7 @@ def _agree_inside(model: NormalModel, name: str, sample: Sample, outside: Sequen
 def _beyond_notes(beyond: Mapping[str, str]) -> tuple[str, ...]:
     """Return a note for each output that differs only on inputs out of scale.
 
-    `beyond`: an input of `_outside_squares`, by output name.
+    `beyond`: the first input of `_outside_squares`, by output name.
     """
     return tuple(
         f"input {read!r} of the data is so large or so small that float32 does not hold its squares: output {name!r} of "
@@ -172,8 +180,10 @@ def _make_nan_notes(undefined: Mapping[str, int]) -> tuple[str, ...]:
 
 def same_but_for_rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray, normal_value: np.ndarray) -> bool:
     """Return whether an output of the file and of the canonical form differ by no more than rounding.
-    The limit is TOLERANCE or what float's own rounding within the file explains.
 
+    The limit is TOLERANCE, or AMPLIFIED times the effect of float's own rounding within the file, measured by runs of it.
+
+    `sample`: inputs of both.
     `value`: output of the file.
     `normal_value`: output of the canonical form.
     """
@@ -184,8 +194,10 @@ def same_but_for_rounding(model: NormalModel, name: str, sample: Sample, value: 
 
 
 def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
-    """Return whether a model that rounds inside is equal between the tensors that it rounds. Raise InternalError where it is
-    not."""
+    """Return whether both are equal where a quantized file's own codes feed each piece between the tensors that it rounds.
+
+    Return False for a file that rounds nothing. Raise InternalError with the node where a rounded tensor differs.
+    """
     if not cuts(model):
         return False
 
@@ -205,9 +217,10 @@ def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
 
 
 def distance(reference: np.ndarray, got: np.ndarray) -> float:
-    """Return the largest error as a share of the reference's largest magnitude; of integers, the share that differ.
+    """Return the largest error as a share of the reference's largest finite magnitude; of integers, the share of elements that
+    differ.
 
-    Return infinity where shapes or types differ, or only one of the two is NaN or infinite.
+    Return 0 for equal arrays. Return infinity where shapes or types differ, or NaN and infinity stand in different places.
     """
     if not _has_same_type(reference, got):
         return np.inf
@@ -235,11 +248,11 @@ def _has_same_type(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) -> float:
-    """Return how far an output of the file moves when its inputs and intermediate results are rounded elsewhere.
+    """Return the distance that an output of the file moves by in DRAWS runs with inputs and intermediate results rounded at
+    random.
 
-    It moves much where it is ill-conditioned, takes decisions or draws random numbers. For inputs, the rounding is that of the
-    coarsest type within the model. For intermediate results, the rounding is no nearer than steps that only approximate their
-    operator.
+    Inputs move by the step of the coarsest float type in the model. Intermediate results move by the step of their type, or by
+    the error of steps that only approximate their operator where that is larger.
     """
     assert model.source is not None
 
@@ -271,6 +284,7 @@ def _round_sample(sample: Sample, step: float, rng: np.random.Generator) -> dict
 
 
 def _difference(model: NormalModel, output: str, sample: Sample, error: float) -> str:
+    """Return the message of the fault, with the first tensor of the canonical form that differs and its nodes."""
     message = f"the frontend changed the model: output {output!r} of the file and of its normal form differ {_amount(error)}"
     first = _first(model, sample)
     if first is None:
@@ -288,7 +302,7 @@ def _amount(error: float) -> str:
 
 
 def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
-    """Return the first tensor, in the order of the normal form, that its file computes otherwise, and the distance.
+    """Return the first tensor, in the order of the canonical form, that differs from the file's of that name, and the distance.
 
     Return None where there is none.
     """
@@ -305,6 +319,7 @@ def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
 
 
 def _groups(names: Sequence[str], elements: Mapping[str, int]) -> list[list[str]]:
+    """Return the names in order, cut into groups of at most HELD_ELEMENTS elements (a larger tensor is a group alone)."""
     groups: list[list[str]] = [[]]
     group_elements = 0
     for name in names:

@@ -1,4 +1,8 @@
-"""Check what a build must reach before it is written, and say so where it does not."""
+"""Define the accuracy gate: what a build must reach before it is written (`--min-cosine`, `--min-sqnr`, `--eval`).
+
+The options make a `Gate`. At the end of a build report.accuracy asks it for shortfalls, runs the user's function, and turns
+both into sentences. A build with any such sentence is not written.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,12 @@ Outputs = Sequence[Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate that a build must pass.
+    """The accuracy that a build must reach. A gate without any requirement is false.
 
     `min_cosine`, `min_sqnr`: least cosine and least SQNR (dB) of every part, None for any.
-    `evaluation`: FILE.py:function, called with three lists of one mapping {name: array} for each sample.
-    The lists hold float's outputs, the integers' outputs and the samples. The function returns (number, whether it passes).
+    `evaluation`: FILE.py:FUNCTION, None without one. The function is called with three lists of one mapping {name: array} for
+      each sample: float's outputs, the integers' outputs, the samples. It returns (number, whether it passes).
+    Raise CompileError for a cosine beyond -1 to 1, a level that is not finite, or an evaluation that names no Python file.
     """
 
     min_cosine: float | None = None
@@ -34,7 +39,7 @@ class Gate:
     evaluation: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises CompileError."""
+        """Raise CompileError where a field is out of its range."""
         if self.min_cosine is not None and not -1 <= self.min_cosine <= 1:
             raise CompileError(f"min-cosine {self.min_cosine:g}: must be from -1 to 1, for example 0.99")
         if self.min_sqnr is not None and not math.isfinite(self.min_sqnr):
@@ -53,13 +58,14 @@ class Gate:
 
     @property
     def file(self) -> Path | None:
-        """Return the file of the evaluation."""
+        """Return the file of the evaluation; None without one."""
         return None if self.evaluation is None else Path(_file_and_function(self.evaluation)[0])
 
     def shortfalls(self, parts: Mapping[str, Sequence[FidelityPart]]) -> list[tuple[str, FidelityPart]]:
-        """Return each part that falls short, with a sentence.
+        """Return (sentence, part) for each part that is below a requirement, in their order. The function of `--eval` is not
+        asked here.
 
-        `parts`: parts by kind.
+        `parts`: parts by the word for their kind, which begins the sentence.
         """
         missed_parts = list[tuple[str, FidelityPart]]()
         for kind, of_kind in parts.items():
@@ -80,7 +86,11 @@ OPEN = Gate()
 
 @dataclass(frozen=True)
 class Score:
-    """A result of the user's function."""
+    """The answer of the user's function.
+
+    `function`: FILE.py:FUNCTION, as it was given.
+    `value`: its number; `passed`: whether that is enough.
+    """
 
     function: str
     value: float
@@ -94,14 +104,15 @@ def _file_and_function(spec: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A user's function, whose file has been run. `spec`: FILE.py:FUNCTION, as it was given."""
+    """A user's function that is loaded, so that a missing one is known before the build. spec: FILE.py:FUNCTION, as it was
+    given."""
 
     spec: str
     function: Callable[..., Any]
 
 
 def load_evaluation(gate: Gate) -> Evaluation | None:
-    """Return the user's function of --eval; None without one.
+    """Load the user's function of `--eval` and return it; None without one. The user's file is run.
 
     Raise CompileError where the file or the function does not exist, or the file cannot be run.
     """
@@ -128,6 +139,7 @@ def _is_bool(value: object) -> bool:
 
 
 def _score(spec: str, answer: Any) -> Score:
+    """Return the answer as a score. Raise CompileError where it is not (number, bool)."""
     if not is_sequence(answer) or len(answer) != 2 or not _is_bool(answer[1]):
         raise CompileError(f"{spec}: gave {answer!r:.80}; it must give (number, True or False)")
     try:
@@ -137,7 +149,12 @@ def _score(spec: str, answer: Any) -> Score:
 
 
 def failures(shortfalls: Sequence[tuple[str, LayerError | None]], score: Score | None, worst: LayerError | None) -> list[str]:
-    """Return a text for each part that falls short and for a score that did not pass, with the layer to blame below it."""
+    """Return a sentence for each part that falls short and for a score that did not pass. The layer to blame stands in a line
+    below.
+
+    `shortfalls`: sentences, each with the layer to blame or None.
+    `score`: answer of the user's function, None without one; `worst`: the layer to blame for it.
+    """
     sentences = [f"{sentence}{_format_blame(finding)}" for sentence, finding in shortfalls]
     if score is not None and not score.passed:
         sentences.append(f"--eval {score.function}: {score.value:g} did not pass{_format_blame(worst)}")

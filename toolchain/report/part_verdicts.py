@@ -1,4 +1,8 @@
-"""Judge the parts of each output: which are POOR, and which are far from float where that may not matter, with what was seen."""
+"""Judge the parts of each output: which are POOR, and which are far from float where that may not matter, with what was seen.
+
+The module report.accuracy calls `judge_parts` on the figures of report.fidelity, and `output_lines` for the sentences to print.
+The thresholds are the constants of this module; levels are in dB of SQNR.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,13 @@ LOST_SAMPLE_DB = 0.0  # docs/accuracy.md: zeros would be as near to float
 
 @dataclass(frozen=True)
 class PartVerdict:
-    """A verdict on a part that is far from float.
+    """A verdict on a part that is far from float, or on an output with indices that are.
 
-    `kind`: what the part is to its output.
+    `kind`: what the part is to its output: `output`, `concat operand`, or `part` (a slice of unlike size).
     `poor`: it matters; else `why` says what was seen instead.
+    `why`: why it may not matter, empty for a poor part.
     `hides`: an index is far below the figure of the output.
-    `low`: names the indices of the output that are below LOW_DB.
+    `low`: text that names the indices of the output that are below LOW_DB, empty without any.
     """
 
     part: FidelityPart
@@ -36,16 +41,16 @@ class PartVerdict:
 
     @property
     def low_text(self) -> str:
-        """Return the end of a sentence on the output, empty where no index of it is low."""
+        """Return the end of a sentence on the output's low indices, empty where no index is low."""
         return f"; below {LOW_DB:.0f} dB: {self.low}" if self.low else ""
 
     @property
     def warns(self) -> bool:
-        """Return whether this is a warning, and no note."""
+        """Return whether this is a warning: the part is poor, or an index hides. Else it is a note."""
         return self.poor or self.hides
 
     def describe(self) -> str:
-        """Return name and figures."""
+        """Return kind, name and the figures that are low, as the beginning of a sentence."""
         part, figures = self.part, [f"SQNR {_level(self.part.sqnr_db)} dB"]
         figures += [f"cosine {part.cosine:.4f}"] if part.cosine < POOR_COSINE else []
         if part.judged_db < min(part.sqnr_db, LOW_DB):
@@ -58,10 +63,13 @@ class PartVerdict:
 def judge_parts(
     outputs: Sequence[FidelityPart], operands: Sequence[FidelityPart], lost: Collection[str], silent: Collection[str]
 ) -> list[PartVerdict]:
-    """Return a verdict on each part that is far from float: outputs, then operands of their Concats, then parts of unlike size.
+    """Return a verdict on each part that is far from float: outputs, then operands of their Concats, then slices of unlike
+    size.
+
+    Behind them stand verdicts on outputs that are merely low, if no verdict names them. Parts that are near float get none.
 
     `lost`: names of parts on whose way a single layer loses the signal.
-    `silent`: tensors whose values 16 bits cannot hold.
+    `silent`: model tensors whose values 16 bits cannot hold.
     """
     slices = [s for part in outputs for s in part.list_slices()]
     kinds = (("output", outputs), ("concat operand", operands), ("part", slices))
@@ -75,20 +83,26 @@ def judge_parts(
 
 
 def is_low(part: FidelityPart, silent: Collection[str]) -> bool:
-    """Return whether an output, a sample or an index of it is below LOW_DB and that matters, as far as is seen."""
+    """Return whether an output, a sample or an index of it is below LOW_DB and nothing seen makes that harmless.
+
+    `silent`: model tensors whose values 16 bits cannot hold.
+    """
     return not _find_harmless(part, silent) and bool(min(part.judged_db, part.worst_sample_db) < LOW_DB or _format_low(part))
 
 
 def _judge_low(part: FidelityPart, low: str) -> PartVerdict:
-    """Return the verdict on an output that is low alone, or has indices that are."""
+    """Return the verdict on an output whose level or indices are low but not poor; `hides` where an index is far below its
+    level."""
     least = min(HIDDEN_DB, part.judged_db - HIDDEN_BELOW_DB)
     hides = any(weak.worst_db < least and weak.values >= HIDDEN_VALUES for weak in part.list_weak_slices())
     return PartVerdict(part, "output", False, hides=hides, low=low)
 
 
 def _format_low(part: FidelityPart) -> str:
-    """Return the indices below LOW_DB of the axis that has the worst, and of the next such axis. All of an axis say no more than
-    the output's figure, unless one is far below it."""
+    """Return the indices below LOW_DB of the two axes that have the worst, as text; empty without any.
+
+    An axis of which all indices are low is left out unless one is far below the output's figure.
+    """
     named, slices = list[str](), part.list_weak_slices()
     for weak in [s for s in slices if not s.is_all or s.worst_db < part.judged_db - UNLIKE_DB][:2]:
         least = (
@@ -99,6 +113,8 @@ def _format_low(part: FidelityPart) -> str:
 
 
 def _judge(part: FidelityPart, kind: str, lost: Collection[str], silent: Collection[str]) -> PartVerdict | None:
+    """Return the verdict on one part; None where its level, its cosine and its worst sample are all above the limits of
+    POOR."""
     level, worst_sample = part.judged_db, part.worst_sample_db
     if level >= POOR_SQNR_DB and part.cosine >= POOR_COSINE and worst_sample >= POOR_SQNR_DB:
         return None
@@ -117,7 +133,8 @@ def _judge(part: FidelityPart, kind: str, lost: Collection[str], silent: Collect
 
 
 def _find_harmless(part: FidelityPart, silent: Collection[str]) -> str:
-    """Return what was seen where a part's figure says little of it, else an empty string."""
+    """Return why a part's figure says little of it: zero in float, no detections, silent, or scores that agree. Else it is
+    empty."""
     if part.sqnr_db == -math.inf and part.peak == 0:
         return "float's values are all zero in these samples"
     if part.holds_nothing:
@@ -130,7 +147,10 @@ def _find_harmless(part: FidelityPart, silent: Collection[str]) -> str:
 
 
 def output_lines(verdicts: Sequence[PartVerdict]) -> Iterator[tuple[PartVerdict, str]]:
-    """Yield the worst verdict for each output, warnings first, with a sentence that names the others; one for each output."""
+    """Yield the worst verdict for each output with a sentence that names the others of its kind.
+
+    A warning is preferred to a note. A verdict that an earlier sentence covers is not repeated.
+    """
     visited = set[str]()
     outputs = dict.fromkeys(name for v in verdicts for name in v.part.outputs)
     for output in outputs:

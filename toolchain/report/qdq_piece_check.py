@@ -1,7 +1,8 @@
 """Check the canonical form of a quantized model against its file, piece by piece between the tensors that it rounds.
 
-Rounding turns float's last bits into steps, which the next layers amplify, so whole networks differ where every piece is equal.
-Therefore each piece is fed with the file's own codes, and must round to the file's own codes.
+It serves report.frontend_check, which decides what error is a fault. Rounding turns float's last bits into steps, which the
+next layers amplify, so whole networks differ where every piece is equal. Therefore each piece is fed with the file's own codes,
+and must round to the file's own codes.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ SLACK = {"QLinearSoftmax": 1.0}
 
 @dataclass(frozen=True)
 class RoundingPoint:
-    """A point where the canonical form rounds `x` to `codes`.
+    """A point where the canonical form rounds `x` to `codes` (QuantizeLinear or DynamicQuantizeLinear).
 
+    `node`: the quantizing node.
     `real`: the tensor that stands for the codes after the point.
-    `scale`, `zero_point`: numbers, or tensors of the file where each run has its own.
+    `scale`, `zero_point`: numbers, or names of the file's tensors where each run has its own.
     `units`: scale of `real`, 1 where that is in units of `scale`.
-    `slack`: steps by which the file's codes may be off.
+    `slack`: steps by which the file's codes may be off beyond half a step.
     """
 
     node: Node
@@ -45,23 +47,27 @@ class RoundingPoint:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The file's tensors that say what the codes stand for."""
+        """Return the names of the file's tensors that say what the codes stand for."""
         return (self.codes, *(n for n in (self.scale, self.zero_point, self.units) if isinstance(n, str)))
 
     def fed(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return what the codes of the file feed to the consumers.
+        """Return the real values that the file's codes feed to the consumers, in float32.
 
-        `values`: tensors of the file.
+        `values`: tensors of the file by name, those of `reads`.
         """
         return self._get_offset_codes(values) * np.float32(values[self.units] if isinstance(self.units, str) else self.units)
 
     def _get_offset_codes(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The codes less their zero point."""
+        """Return the file's codes less their zero point, as float32."""
         point = values[self.zero_point] if isinstance(self.zero_point, str) else self.zero_point
         return (values[self.codes].astype(np.int64) - np.asarray(point).astype(np.int64)).astype(np.float32)
 
     def error(self, x: np.ndarray, values: Mapping[str, np.ndarray]) -> float:
-        """Return the largest distance of `x` from values that round to the file's codes, as a share of its largest magnitude."""
+        """Return the largest distance of `x` from the values that round to the file's codes, as a share of the largest
+        magnitude of `x`.
+
+        Return infinity where shapes differ. The first and the last code allow any value beyond them.
+        """
         codes = values[self.codes]
         if x.shape != codes.shape:
             return np.inf
@@ -76,7 +82,10 @@ class RoundingPoint:
 
 
 def cuts(model: NormalModel) -> list[RoundingPoint]:
-    """All of the normal form whose codes the file has too, in order."""
+    """Return the rounding points of the canonical form whose codes the file has too, in order.
+
+    The model must still have its file (`source`). A point that no DequantizeLinear reads is left out.
+    """
     assert model.source is not None
     file_types, consumers, producers = model.source.types, model.graph.consumers(), model.graph.producers()
     kinds = dict(model.nodes)
@@ -101,9 +110,12 @@ def cuts(model: NormalModel) -> list[RoundingPoint]:
 
 
 def piece_errors(model: NormalModel, sample: Mapping[str, np.ndarray], on_file: Run) -> Iterator[tuple[str, float]]:
-    """Yield each tensor that the canonical form rounds with its distance from the file's, computed from the file's own tensors.
+    """Yield each tensor that the canonical form rounds, computed from the file's own codes, with its error
+    (`RoundingPoint.error`).
 
-    `on_file`: returns tensors of the file.
+    They come in the order of the network.
+
+    `on_file`: runs the file on the sample and returns the named tensors in order.
     """
     points = cuts(model)
     reals = {c.real: c for c in points}
@@ -126,7 +138,11 @@ def piece_errors(model: NormalModel, sample: Mapping[str, np.ndarray], on_file: 
 def fed_outputs(
     model: NormalModel, sample: Mapping[str, np.ndarray], names: Sequence[str], on_file: Run
 ) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Outputs of the model: as the file has them, and as the normal form makes them of the last tensors that the file rounds."""
+    """Return (name, the file's value, the canonical form's value) of these outputs, where the file's own codes feed the last
+    piece.
+
+    `on_file`: runs the file on the sample and returns the named tensors in order.
+    """
     reals = {c.real: c for c in cuts(model)}
     read = read_before(model.graph, names, frozenset(reals))
     fed = [reals[n] for n in dict.fromkeys((*read, *names)) if n in reals]
@@ -155,6 +171,7 @@ class _Piece:
 
 
 def _groups(points: Sequence[RoundingPoint], model: NormalModel) -> Iterator[list[RoundingPoint]]:
+    """Yield the points in order, in groups of at most HELD_ELEMENTS elements (a larger one is a group alone)."""
     group, group_elements = list[RoundingPoint](), 0
     for cut in points:
         elements = 2 * model.types[cut.codes].elements

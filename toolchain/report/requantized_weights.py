@@ -1,4 +1,4 @@
-"""List what the machine could not keep of a model that is quantized already."""
+"""List the weights of a quantized model whose codes the machine could not keep, with the reasons, for the notes of a build."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from toolchain.ops.matrix_product import MatrixProduct
 def list_requantized_weights(
     graph: Graph, layers: Sequence[Node], stored: Mapping[str, FileWeights], weight_types: Mapping[str, CodeType], chip: Chip
 ) -> list[str]:
-    """Return a sentence for each reason why codes of weights are not the file's.
+    """Return a sentence for each reason why codes of weights are not the file's, with the number of layers; empty for none.
 
-    `layers`: layers of the selected graph that have weights.
+    `graph`: the selected graph with float weights.
+    `layers`: its layers that have weights; MatrixProducts are looked at too.
     `stored`: file weights by node of the model.
-    `weight_types`: types of weights, by layer.
+    `weight_types`: types of weights that were chosen, by layer.
     """
     reasons: dict[str, int] = {}
     for node in (*layers, *(n for n in graph.nodes if isinstance(n.op, MatrixProduct))):
@@ -36,9 +37,9 @@ def list_requantized_weights(
 
 
 def _in_planes(how: FileWeights, numerics: Numerics, chip: Chip) -> str:
-    """Return how to keep codes that no type of the machine's weights holds: in two bit slices.
-    Activations must have as many bits, since coarser ones lose what the slices keep. The text is empty where this is not
-    possible.
+    """Return a hint, to be put behind the reason, that two bit slices would keep the file's codes; empty where they would not.
+
+    Activations must have as many bits, since coarser ones lose what the slices keep.
     """
     finest = max(codes.bits for codes in chip.operand_types)
     wide = next((t for t, plane in numerics.wide_weights.items() if plane is numerics.weight and t.bits <= finest), None)
@@ -50,12 +51,16 @@ def _in_planes(how: FileWeights, numerics: Numerics, chip: Chip) -> str:
 def has_file_codes(
     node: Node, graph: Graph, stored: Mapping[str, FileWeights], weight_types: Mapping[str, CodeType], chip: Chip
 ) -> bool:
-    """Return whether a layer's weights are the file's own codes; the parameters are those of `list_requantized_weights`."""
+    """Return whether a layer's weights are the file's own codes; False for weights that the file does not quantize.
+
+    The parameters are those of `list_requantized_weights`.
+    """
     how = _file_codes(node, stored)
     return how is not None and _explain_requantization(node, graph, how, weight_types, chip) is None
 
 
 def _file_codes(node: Node, stored: Mapping[str, FileWeights]) -> FileWeights | None:
+    """Return how the file stores the one weight operand of a node; None where it does not quantize it."""
     product_weights = [s for s in find_file_weights(node, stored) if s.product]
     return product_weights[0] if len(product_weights) == 1 else None
 
@@ -63,6 +68,7 @@ def _file_codes(node: Node, stored: Mapping[str, FileWeights]) -> FileWeights | 
 def _explain_requantization(
     node: Node, graph: Graph, how: FileWeights, weight_types: Mapping[str, CodeType], chip: Chip
 ) -> str | None:
+    """Return why the codes of a node's weights change, as the end of a sentence; None where they stay."""
     if not isinstance(node.op, Convolution):
         return _of_product(node, graph, how, chip)
     weights = graph.constants[node.inputs[1]]

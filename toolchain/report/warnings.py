@@ -1,6 +1,8 @@
-"""Warn of what a reader of a build's figures must not overlook.
+"""Compute the warnings of a build: sentences on what a reader of its figures must not overlook.
 
-A quantized model may round a tensor for some of its readers and leave it in float for others: the chip has it once.
+Each function looks for one kind of trouble and returns a list of sentences, empty without it. They cover the host's share,
+calibration data, ranges, clipped values, dead channels, strides that the machine cuts, and options without effect. The caller
+prints the sentences and adds them to the report.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ _SAMPLES = 4
 
 
 def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]], reasons: Collection[str] = ()) -> list[str]:
-    """Return the warnings on the host's share of the work; none where the user asked for all of it.
+    """Return a warning where the host computes more than the share MUCH of the products, or any under DynamicQuantizeLinear.
+    There is none where the user asked for all of it.
 
     `host`: host part of the figures.
     `nodes`: (name, operator) of the model's own nodes.
@@ -66,9 +69,9 @@ def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]], rea
 
 
 def not_finite_warnings(tensors: Mapping[str, str]) -> list[str]:
-    """Return a warning for each tensor that a sample fills with values that have no codes.
+    """Return a warning for each tensor in which a sample has NaN or infinity, so that its nodes run on the host.
 
-    `tensors`: such a value as `NaN in 2 of 6 elements`, by the tensor whose nodes are left to the host.
+    `tensors`: by name, a text such as `NaN in 2 of 6 elements`.
     """
     return [
         f"{name!r} holds {what} in a sample, which codes cannot hold: the nodes that make or read it run on the HOST; "
@@ -78,9 +81,9 @@ def not_finite_warnings(tensors: Mapping[str, str]) -> list[str]:
 
 
 def calibration_warnings(samples: int | None) -> list[str]:
-    """Return a warning where calibration had few samples.
+    """Return a warning where calibration had fewer than FEW_SAMPLES samples.
 
-    `samples`: number of samples of the user's own data, None without data.
+    `samples`: number of samples of the user's own data. None, calibration without data, gives no warning here.
     """
     if samples is None or samples >= FEW_SAMPLES:
         return []
@@ -88,9 +91,10 @@ def calibration_warnings(samples: int | None) -> list[str]:
 
 
 def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
-    """Return a warning for each output whose range rests on few values.
+    """Return a warning for each output whose calibrated range rests on fewer than FEW_VALUES values.
 
-    `outputs`: range or qparams of the model's outputs, by the name that users know.
+    `outputs`: range or qparams of the model's outputs, by the name that users know. Qparams, which were not calibrated, give
+      none.
     """
     tails = {n: r.tails for n, r in outputs.items() if isinstance(r, Range) and r.tails is not None}
     few = {n: t.values for n, t in tails.items() if (t.below or t.above) and t.values < FEW_VALUES}
@@ -116,7 +120,7 @@ def unseen_warnings(names: Sequence[str]) -> list[str]:
 def make_joined_range_warnings(
     ranges: Mapping[str, Range | Quant], joined: Mapping[str, Range], name: Callable[[str], str]
 ) -> list[str]:
-    """Return a warning where the joint range of repeated blocks is much wider than that of one block.
+    """Return at most one warning: the joint range of repeated blocks is more than MUCH_WIDER times that of one block.
 
     `ranges`: range of each tensor alone.
     `joined`: joint range of tensors of blocks that share one.
@@ -137,8 +141,10 @@ def make_joined_range_warnings(
 
 
 def idle_warnings(static_ranges: bool, nodes: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a warning where --static-ranges has no effect.
+    """Return a warning where `--static-ranges` was given and has no effect, as the model has no operator with a range of each
+    run.
 
+    `static_ranges`: whether the option was given.
     `nodes`: (name, operator) of the model's own nodes.
     """
     dynamic = any(op in (DYNAMIC, "DynamicQuantizeMatMul") for _, op in nodes)
@@ -148,10 +154,11 @@ def idle_warnings(static_ranges: bool, nodes: Sequence[tuple[str, str]]) -> list
 
 
 def make_skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None, calibrated: bool) -> list[str]:
-    """Return warnings on requested steps that were left out.
+    """Return warnings on requested steps that were left out: the observer without anything to calibrate, and steps of repair.
 
-    `repair`: repair part of the figures.
-    `observer`: the requested observer.
+    `repair`: repair part of the figures; None: there was no repair.
+    `observer`: the observer of `--observer`; None: none was asked for.
+    `calibrated`: whether any range was calibrated.
     """
     warnings = list[str]()
     if observer is not None and not calibrated:
@@ -167,9 +174,9 @@ def make_skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None
 
 
 def layer_warnings(measurements: LayerMeasurements, file: str | None) -> list[str]:
-    """Return warnings on what the figures of layers do not show: values beyond the codes, and channels without a signal.
+    """Return warnings on values outside the codes and on channels of convolutions that never change.
 
-    `file`: file of --quant.
+    `file`: the file of `--quant`, whose own ranges are then looked at as well; None without one.
     """
     lost = {} if file is None else _lost(measurements)
     return [
@@ -180,7 +187,7 @@ def layer_warnings(measurements: LayerMeasurements, file: str | None) -> list[st
 
 
 def _lost(measurements: LayerMeasurements) -> dict[str, str]:
-    """Return the faults of tensors whose ranges the user wrote: most of the values are clipped, or all are one code."""
+    """Return what is wrong with a tensor's range, by the user's name: most values are clipped, or all become one code."""
     fault_by_tensor = dict[str, str]()
     for block in measurements.network.blocks:
         rounding_error, name = measurements.sums[block.tensor].rounding_error, measurements.network.name(block)
@@ -203,6 +210,7 @@ def is_saturated(clipped: int, count: int) -> bool:
 
 
 def _warn_of_saturation(measurements: LayerMeasurements, reported: Collection[str]) -> list[str]:
+    """Return a warning with the tensors of which too many values lie outside their codes. reported: names to leave out."""
     counts: dict[str, tuple[int, int]] = {}
     for block in measurements.network.blocks:
         rounding_error, name = measurements.sums[block.tensor].rounding_error, measurements.network.name(block)
@@ -220,8 +228,11 @@ def _warn_of_saturation(measurements: LayerMeasurements, reported: Collection[st
 
 
 def _dead(measurements: LayerMeasurements) -> list[str]:
-    """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all the code
-    zero. What has no weights in the file is meant so."""
+    """Return a warning with the convolutions that have dead channels.
+
+    From FEW_SAMPLES samples on, a channel is dead whose codes never changed; else one whose integer weights are all zero. A
+    channel whose weights are zero in the file already is not counted.
+    """
     dead = dict[str, tuple[int, int]]()
     weights_by_node = {n.name: n.inputs[1] for n in measurements.network.chosen.nodes if isinstance(n.op, Convolution)}
     for block in measurements.network.blocks:
@@ -243,7 +254,7 @@ def _dead(measurements: LayerMeasurements) -> list[str]:
 
 
 def _has_weights(weights: np.ndarray) -> np.ndarray:
-    """bool[o]: which output channels have any that is not zero. weights: [o, ...]."""
+    """Return bool[o], True where an output channel has a weight that is not zero. weights: [o, ...]."""
     return np.any(weights.reshape(len(weights), -1) != 0, axis=1)
 
 
@@ -252,9 +263,11 @@ def _first(named: str, count: int) -> str:
 
 
 def stride_warnings(container: Container, layers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a sentence for each limit that strides of convolutions exceed, with its cost in cycles.
+    """Return a sentence for each limit of the machine by which strides of convolutions cost much, with layers and cycles.
 
-    `layers`: layers of the report.
+    Only reasons are told whose layers take at least a twentieth of all cycles.
+
+    `layers`: layers of the figures.
     """
     chip, graph = container.machine.chip, container.graph
     cycles = {layer["name"]: layer["cycles"] for layer in layers}
@@ -283,9 +296,12 @@ def make_shared_warnings(
     samples: Iterable[Sample],
 ) -> list[str]:
     """Return a warning for each tensor with shared qparams of which too many values lie outside the codes.
-    In the file, only their rounded consumers clip these values.
 
-    `shared`: as in `passes.fold_qdq.FoldedQdq`.
+    A quantized file may round a tensor for some consumers and leave it in float for others; the chip has it once, in codes. At
+    most four samples are run in float.
+
+    `integer`: the integer graph, whose types hold the qparams.
+    `shared`: model tensors of that kind, as in `passes.fold_qdq.FoldedQdq`.
     `origins`: (model tensor, layout) by chip tensor.
     """
     type_by_tensor = {
