@@ -1,4 +1,7 @@
-"""Figures with their bounds, fidelity by part, and both as text."""
+"""Judge and describe a finished build: its figures with their bounds, accuracy by part, layers to blame, and all of it as text.
+
+What other packages use is exported here and imported on its first use.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Find which keys of the machine's YAML determined a layer: how it is cut, which slow way it runs, why it stands alone.
+"""Explain which keys of the machine's YAML determined a layer: how it is cut, which slow way it runs, why it stands alone.
 
-All of it is read off the program. Every sentence begins with the key and its value, so that a reader knows what to change and
-where.
-It begins with "chosen for speed" where no key required it, or with the level of the build where that did.
+The explanation of nodes (report.explain) calls `find_bottlenecks` with the decoded programs. Every sentence begins with the key
+and its value, so that a reader knows what to change. It begins with "chosen for speed" where no key required it, or with the
+level of the build where that did.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 def find_bottlenecks(
     container: Container, flows: Sequence[InstructionStream | None], operators: Mapping[str, str], resident: bool
 ) -> dict[str, tuple[str, ...]]:
-    """Return the sentences of every layer that has any, by its name.
+    """Return the sentences of every layer that has any, by its name, without duplicates.
 
-    `flows`: operations of each segment that is a program.
+    `flows`: operations of each segment, in order; None for host subgraphs.
     `operators`: ONNX operator of each node of the model.
     `resident`: the build's level keeps tensors in SRAM between layers.
     """
@@ -69,6 +69,7 @@ def find_bottlenecks(
 
 
 def _by_layer(region: Region, flow: InstructionStream) -> list[list[MachineOp]]:
+    """Return the operations of each layer, without signals and waits, and of a loop those of the first iteration alone."""
     ops_by_layer: list[list[MachineOp]] = [[] for _ in region.layers]
     layers: list[int] = region.layers_of(flow).tolist()
     for index, (op, layer) in enumerate(zip(flow, layers)):
@@ -118,7 +119,8 @@ def _rates(chip: Chip, ops: Sequence[Table]) -> list[str]:
 def _explain_separate_pass(
     node: Node, graph: Graph, chip: Chip, producers: Mapping[str, Node], consumers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
-    """Why a function or sum behind a convolution does not ride on its way out."""
+    """Return why a function or sum behind a convolution is no epilogue of it; empty where it is not behind one or nothing
+    forbids it."""
     if isinstance(node.op, Lookup):
         kind = "table"
     elif isinstance(node.op, IntegerBinary) and node.op.kind == "add":
@@ -144,6 +146,10 @@ def _explain_separate_pass(
 
 
 def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> list[str]:
+    """Return why an average is computed as a depthwise convolution with ones; empty for any other layer.
+
+    `kinds`: ONNX operators of the nodes that the layer stands for.
+    """
     if not isinstance(node.op, IntegerConvolution) or not any(kind in _POOLS for kind in kinds):
         return []
     if not np.all(graph.constants[node.inputs[1]] == 1):
@@ -157,7 +163,10 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
 
 
 def _find_spills(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
-    """Copies between SRAM and what is in DRAM beside constants and the region's own inputs and outputs."""
+    """Return why tensors of the layer wait in DRAM; empty where none does.
+
+    A copy is such a spill if its address in DRAM is neither a constant's nor a port's of the region.
+    """
     port_ranges = [(address, address + len(data)) for address, data in region.constants]
     for port in region.ports:
         port_ranges.append((port.address, port.address + port.size_bytes))

@@ -1,4 +1,7 @@
-"""Describe a build in ten lines of text, or as HTML for a notebook with a picture of the cycles of each layer."""
+"""Describe a build in at most ten lines of text, or as HTML for a notebook with a picture of the cycles of each layer.
+
+They are what a build of toolchain.api shows as its `repr` and in a notebook. The full report is report.build_text.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ _STYLE = 'style="text-align:left;padding:1px 12px 1px 0"'
 
 @dataclass(frozen=True)
 class SummaryInput:
-    """The content of a build that a summary shows.
+    """The parts of a build that a summary shows.
 
-    `figures`: keys of the JSON report; of a file of several entries they hold `entries`.
+    `figures`: figures as in the JSON report; of a file of several entries they hold `entries`.
     `file_bytes`: size of the compiled file.
+    `warnings`, `failures`: sentences; failures are those of the accuracy gate.
     """
 
     figures: Mapping[str, Any]
@@ -35,7 +39,11 @@ class SummaryInput:
 
 
 def summary_text(summary: SummaryInput) -> str:
-    """Return at most ten lines: cycles, memory, segments, the longest layers, accuracy, warnings."""
+    """Return at most ten lines of at most 160 characters: cycles, file, memory, longest layers, host, accuracy, failures,
+    warnings.
+
+    Of several entries each has a line, as many as fit. Of failures and warnings the first is shown.
+    """
     figures = printable_strings(summary.figures)
     by_entry = figures.get("entries")
     lines = _lines(figures) if by_entry is None else _entry_lines(figures, by_entry)
@@ -96,7 +104,8 @@ def _level(part: Mapping[str, Any]) -> str:
 
 
 def summary_html(summary: SummaryInput) -> str:
-    """Return HTML: the lines of the text, cycles by layer as SVG, each part with its dB, all warnings.
+    """Return HTML: the lines of `summary_text`, cycles by layer as SVG, the poorest parts with their dB, all failures and
+    warnings.
 
     Names of the model are escaped, and nothing is loaded from elsewhere.
     """
@@ -113,7 +122,8 @@ def summary_html(summary: SummaryInput) -> str:
 
 
 def _layers_svg(layers: Sequence[Mapping[str, Any]]) -> str:
-    """Return a picture with a bar for each layer in the network's order; empty without layers."""
+    """Return an SVG with a bar for each of the 30 longest layers in the network's order, and one for the others; empty without
+    layers."""
     if not layers:
         return ""
     rows = [(layer["name"], layer["cycles"]) for layer in merge_step_rows(layers, "name")]
@@ -139,6 +149,7 @@ def _layers_svg(layers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _parts_table(figures: Mapping[str, Any]) -> str:
+    """Return an HTML table of the 20 outputs and operands of Concat with the least dB."""
     parts = [("output", part) for part in figures["outputs"]] + [("concat operand", part) for part in figures["concats"]]
     parts.sort(key=lambda row: float("inf") if row[1].get("exact") or row[1]["sqnr_db"] is None else row[1]["sqnr_db"])
     rows = "".join(

@@ -1,6 +1,6 @@
-"""The text report of one build: the sections that a person reads, with an empty line between them.
+"""Format the figures of one build as the printed report: sections that a person reads, with an empty line between them.
 
-Sections say how far a build's integers are from float, and where the cycles, the bytes and the energy of a network went.
+Sections of accuracy, cycles by cause, traffic and energy are formatted here, the others in report.report_text.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from toolchain.report.report_text import JUDGED_ON, RANDOM, cut, table
 
 
 def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool = False, sizes: str = "") -> str:
-    """Return the report of a build.
+    """Return the report of a build as text. Sections without content are left out; characters that a terminal cannot show are
+    escaped.
 
     `figures`: those of `toolchain.api.Build`.
+    `notes`: sentences on what was assumed, which stand at the end.
     `explain`: also list every node with engine, cost and reason.
-    `sizes`: the table of a sweep over sizes of the SRAM, where there is one.
+    `sizes`: the table of a sweep over sizes of the SRAM, empty without one.
     """
     figures = printable_strings(figures)
     sections = [
@@ -48,9 +50,12 @@ def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool =
 
 
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
-    """Return a table of the parts under `key` of the report, of steps of a sequence the worst; empty without parts.
+    """Return a table of the parts under `key` of the report; empty without parts. Of the steps of a sequence only the worst is
+    shown.
 
     Parts that were judged on random inputs get figures and no verdict, since these say nothing of the model's own data.
+
+    `key`: `outputs` or `concats`.
     `what`: the parts, for the title.
     """
     judged = report["judged_on"] != RANDOM
@@ -64,7 +69,7 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
 
 
 def _rows(part: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """Return a row for the part, and one for each of its slices."""
+    """Return a row for the part, and one for each of its slices. verdicts: text by the part's or the slice's name."""
     worst = "" if part["worst_sample_db"] is None else f"{part['worst_sample_db']:.1f}"
     first = (cut(part["name"], 60), format_decibels(part), worst, f"{part['cosine']:.6f}", verdicts.get(part["tensor_name"], ""))
     slices = [(f"  {cut(s['part'], 58)}", format_decibels(s), "", "", verdicts.get(s["part"], "")) for s in part["parts"]]
@@ -72,7 +77,8 @@ def _rows(part: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[tuple[st
 
 
 def spread_text(report: Mapping[str, Any]) -> str:
-    """Return how far single samples are apart where some available samples were not judged; else an empty text."""
+    """Return how far single samples are apart and which option judges all, where some samples were not judged; else an empty
+    text."""
     levels, count, all_of = report["sample_sqnr_db"], report["judged_samples"], report["samples_to_judge"]
     if report["judged_on"] == RANDOM or all_of is None or all_of <= count or not report["outputs"]:
         return ""
@@ -82,7 +88,7 @@ def spread_text(report: Mapping[str, Any]) -> str:
 
 
 def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the parts, those of the steps of a sequence as one: the farthest from float. Its name says how many there are."""
+    """Return the parts, of the steps of a sequence the one farthest from float, whose name says how many there are."""
     groups = group_rows(parts, lambda part: part["steps_of"])
     worst = [min(group, key=_level) for group in groups]
     return [
@@ -101,9 +107,10 @@ def format_decibels(part: Mapping[str, Any]) -> str:
 
 
 def attribution_text(figures: Mapping[str, Any]) -> str:
-    """Return a table of each unit's cycles by cause, as shares of all cycles; empty where the causes are not known.
+    """Return a table of each unit's cycles by cause, as shares of all cycles in percent; empty where the causes are not known.
 
-    Each unit's shares sum to 100 %. Causes that no unit has are left out. Signals name the unit that is waited for longest.
+    Each unit's shares sum to 100 %. Causes that no unit has are left out. A share of signals names the unit that is waited for
+    longest.
     """
     if not figures["attribution"] or not figures["cycles"]:
         return ""
@@ -123,7 +130,9 @@ def attribution_text(figures: Mapping[str, Any]) -> str:
 
 
 def traffic_text(figures: Mapping[str, Any]) -> str:
-    """Return what each memory moves, what the front end reads, and the energy of both where the machine states it.
+    """Return a table of the bytes that each memory moves, the bytes of instructions, and the energy where the machine states
+    it.
+
     The text is empty where nothing runs on the chip.
     """
     if not figures["layers"]:

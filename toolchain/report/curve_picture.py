@@ -1,4 +1,4 @@
-"""A picture of cycles and bytes of DRAM against the size of the SRAM: SVG that needs nothing beside it."""
+"""Draw cycles and DRAM bytes against the size of the SRAM as one SVG, for the sweep of `--sram-curve`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Series = tuple[str, Sequence[float], str]  # what it is, a value a size, colour
 def curve_svg(
     title: str, sizes: Sequence[int], machine_size: int, cycles: Sequence[int], moved: Sequence[int], least: Sequence[int]
 ) -> str:
-    """Return the picture of a sweep as SVG.
+    """Return the picture of a sweep as SVG that loads nothing: a panel of cycles, below it one of bytes. Sizes are on a log
+    scale.
 
-    `sizes`: bytes, rising.
-    `machine_size`: the machine's own size.
-    `cycles`, `moved`, `least`: values for each size.
+    `sizes`: bytes of SRAM, rising.
+    `machine_size`: the machine's own size, marked by a dashed line.
+    `cycles`, `moved`, `least`: for each size the cycles, the DRAM bytes of the plan, and the least of any plan.
     """
     panels: list[tuple[str, list[Series]]] = [
         ("cycles", [("cycles", cycles, _LINE)]),
@@ -39,6 +40,7 @@ def curve_svg(
 
 
 def _panel(top: int, name: str, sizes: Sequence[int], machine_size: int, series: Sequence[Series]) -> list[str]:
+    """Return the SVG elements of one panel whose upper edge is at `top`."""
     most = max(max(values) for _, values, _ in series) * 1.05 or 1.0
     low, high = log2(sizes[0]), log2(sizes[-1])
 

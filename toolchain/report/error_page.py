@@ -1,4 +1,8 @@
-"""The error report as files: a table, JSON, and one HTML page that needs nothing beside it."""
+"""Format the error report of `--error-report` as files: a text table, JSON, and one HTML page that needs nothing beside it.
+
+Findings and rows come in the order of the report (report.error_report), the worst first. All levels are dB of signal over
+noise.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,11 @@ _COLOURS = (
 
 
 def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, bytes]:
-    """Return the contents of the error report's files by name: layers.txt, layers.json, layers.html."""
+    """Return the contents of the error report's files by name: layers.txt, layers.json, layers.html. Nothing is written.
+
+    `title`: the model's name.
+    `judged_on`: a text that says what the samples are.
+    """
     head = f"{title}: error of each layer, on {format_count(report.samples, 'sample')} {judged_on}"
     figures = {"model": title, "judged_on": judged_on, **report.as_json()}
     return {
@@ -40,7 +48,7 @@ def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, b
 
 
 def finding_text(finding: Mapping[str, object] | LayerError) -> str:
-    """Return a finding as one line: layer, tensor, figures, cause, tried remedy.
+    """Return a finding as one line: layer, tensor, cause, levels, why, tried remedy.
 
     `finding`: a finding, or its JSON.
     """
@@ -73,11 +81,12 @@ _HEADERS = (
 
 
 def rows_text(rows: Sequence[LayerError]) -> str:
-    """Return a table with a line for each layer, of steps of a sequence the first. Figures are dB of signal over noise."""
+    """Return a table with a line for each layer, in the order of the rows. Of steps of a sequence only the first has one."""
     return table(_HEADERS, _lines(rows, 40), tuple(range(3, 10)))
 
 
 def _lines(rows: Sequence[LayerError], width: int) -> list[tuple[str, ...]]:
+    """Return the cells of each line. width: most characters of a tensor's name."""
     groups = group_rows(rows, lambda row: (row.op, row.name))
     return [_cells(group[0], width, len(group)) for group in groups]
 
@@ -107,9 +116,11 @@ def _level(value: object) -> str:
 
 
 def page(report: ErrorReport, head: str) -> str:
-    """Return the error report as an HTML page: findings, plot, table. `head`: its title.
+    """Return the error report as an HTML page with the first findings, a plot and a table.
 
     Names of the model are escaped. The page loads nothing from elsewhere.
+
+    `head`: its title.
     """
     rows = "".join(map(_row, _lines(report.rows, 200)))
     titles = "".join(f"<th{_number(i)}>{escape(h)}</th>" for i, h in enumerate(_HEADERS))
@@ -135,7 +146,10 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def plot(rows: Sequence[LayerError]) -> str:
-    """Return an SVG with a bar for each layer, in the network's order, and a line of the accumulated error."""
+    """Return an SVG with a bar for each layer in the network's order, its level alone, and a line of the accumulated level.
+
+    A level is cut to 0 to 90 dB, so lower bars are worse.
+    """
     ordered = sorted(rows, key=lambda r: r.position)
     bar = min(_BAR, max(1.5, _WIDEST / max(len(ordered), 1)))
     width = _MARGIN + bar * len(ordered) + 10

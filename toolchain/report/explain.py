@@ -1,4 +1,8 @@
-"""Explain where every node of the model went and what the compiler added, as `npu-build --explain` prints it."""
+"""Explain where every node of the model went and what the compiler added, as `npu-build --explain` prints it.
+
+`explain_nodes` makes rows for the JSON report (`NodeFigures` of report.figure_types), from the compiled container and the
+  figures of its layers. Why a layer costs what it does comes from report.bottlenecks.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +36,17 @@ def explain_nodes(
     host: Mapping[str, str],
     resident: bool,
 ) -> list[Row]:
-    """Return a row for every node of the model and for every layer that the compiler added.
+    """Return a row for every node of the model, in its order, and for every layer that the compiler added.
+
+    A row has the keys of `NodeFigures`. Its cycles and operations are those of the whole layer, which several nodes may share.
+    The key `made_by` is "model", or "compiler" for a layer that the model does not have. Such a row stands before the node that
+    it serves.
 
     `nodes`: (name, operator) of the model's own nodes, in its order.
     `layers`: layers of the report.
-    `flows`: operations of each segment that is a program, as the front end dispatches them.
+    `flows`: operations of each segment as the front end dispatches them; None for host subgraphs.
     `host`: reason why a node runs on the host, by node.
     `resident`: the build's level keeps tensors in SRAM between layers.
-
-    A row gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last).
-    It also gives the layer's types and the reason. The key `made_by` is "model", or "compiler" for a layer that the model does
-    not have.
-    Such a row stands before the node that it serves.
     """
     layers = list(layers)
     why = find_bottlenecks(container, flows, dict(nodes), resident)
@@ -61,6 +64,13 @@ def _row(
     refusal: str | None,
     why: Mapping[str, Sequence[str]],
 ) -> Row:
+    """Return the row of a node of the model.
+
+    `layer`: the layer that computes it, None where there is none.
+    `view`: it only gives bytes another shape.
+    `refusal`: why the host computes it or a part of it, None where it does not.
+    `why`: reasons of the layers' cost, by layer.
+    """
     row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": "", "made_by": "model"}
     row |= {"steps_of": None, "segment": None, "operations": None, "input_types": [], "output_types": [], "weight_type": None}
     if refusal is not None and layer is None:
@@ -85,7 +95,8 @@ def _figures(layer: Mapping[str, Any]) -> Row:
 def _with_made(
     rows: list[Row], layers: Sequence[Mapping[str, Any]], container: Container, why: Mapping[str, Sequence[str]]
 ) -> list[Row]:
-    """Add a row for every layer without a node of the model, before the first node of the next layer.
+    """Return the rows with a row added for every layer without a node of the model, before the first node of the next layer.
+
     A node that several layers make gets a row for each of them but the last.
     """
     before: dict[str, list[Row]] = {}
@@ -106,7 +117,7 @@ def _with_made(
 
 
 def _purpose(name: str, container: Container) -> str:
-    """Return the purpose of a layer that the model does not have."""
+    """Return the purpose of a layer that no node of the model stands for."""
     chip, graph = container.machine.chip, container.graph
     node = next(n for n in graph.nodes if n.name == name)
     kind = type(node.op).__name__
@@ -132,6 +143,7 @@ def _purpose(name: str, container: Container) -> str:
 
 
 def _pad_limit(pad: Node, graph: Graph, chip: Chip) -> str:
+    """Return the limit of the machine that makes this padding a layer of its own, with key and value."""
     reader = graph.consumers()[pad.outputs[0]][0]
     while not isinstance(reader.op, IntegerConvolution):  # rescaled in between
         reader = graph.consumers()[reader.outputs[0]][0]

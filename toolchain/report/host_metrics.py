@@ -1,4 +1,8 @@
-"""Count what the host does for a compiled model, which the chip's cycles leave out: host subgraphs, products and crossings."""
+"""Count what the host does for a compiled model, which the chip's cycles leave out: host subgraphs, products and crossings.
+
+An island is a host subgraph, a segment of the container that onnxruntime runs. `MACS` has a rule for each ONNX operator that
+multiplies and adds; the other nodes count by the elements that they make.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ _MACS_AN_ELEMENT = 12  # docs/machine.md: products that take as long as an eleme
 
 
 def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
-    """Return the figures of the host. Raise ProgramError where a shape of a host subgraph is unknown.
+    """Return the figures of the host (`HostFigures` of report.figure_types).
 
-    They are the host subgraphs, their nodes and macs, and mac_share of all macs of the model. Crossings are tensors that a region
-    takes from the host or gives to it. The model's own inputs and outputs are no crossings; crossing_bytes counts the chip's
-    codes. `seconds` is the price of all of this by the machine's `host`.
+    Crossings are tensors that a region takes from the host or gives to it, without the model's own inputs and outputs. Their
+    bytes are those of the chip's codes. The seconds are priced by the machine's `host` section.
 
     `chip_macs`: macs of the layers on the chip.
+    Raise ProgramError where a shape of a host subgraph is unknown.
     """
     islands = [s for s in container.segments if isinstance(s, HostSubgraph)]
     counts = [_count_work(island) for island in islands]
@@ -50,7 +54,7 @@ def list_segment_figures(segments: Iterable[SegmentRun]) -> list[dict[str, Any]]
 
 
 def _crossings(container: Container) -> list[int]:
-    """The size of each in bytes."""
+    """Return the size in bytes of each crossing."""
     input_names = {t.name for t in container.inputs}
     sizes = [p.size_bytes for s in container.segments if isinstance(s, Region) for p in s.inputs if p.model not in input_names]
     for index, segment in enumerate(container.segments):
@@ -65,7 +69,9 @@ def _read(segment: Region | HostSubgraph) -> Sequence[str]:
 
 
 def host_subgraph_macs(island: HostSubgraph) -> int:
-    """Return the multiply-accumulates of a host subgraph. Operators without a rule in MACS, and those of other domains, count 0.
+    """Return the multiply-accumulates of a host subgraph. Operators without a rule in MACS, and those of other domains, count
+    0.
+
     Raise ProgramError where a shape is unknown.
     """
     return _count_work(island)[0]
@@ -89,6 +95,7 @@ def _count_work(island: HostSubgraph) -> tuple[int, int]:
 
 
 def _macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
+    """Return the multiply-accumulates of a node; 0 without a rule. Raise ProgramError where a shape is unknown."""
     rule = None if node.domain not in ("", "ai.onnx") else MACS.get(node.op_type)
     if rule is None:
         return 0
@@ -102,7 +109,7 @@ Rule = Callable[["onnx.NodeProto", Sequence[Shape], Sequence[Shape]], int]
 
 
 def _convolution(weights: int) -> Rule:
-    """weights [oc, ic/g, ...] are input number `weights`."""
+    """Return the rule of a convolution whose weights [oc, ic/g, ...] are the input of number `weights`."""
     return lambda node, inputs, outputs: math.prod(outputs[0]) * math.prod(inputs[weights][1:])
 
 
@@ -119,12 +126,15 @@ def _gemm(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape
 
 
 def _recurrent(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """X [steps, batch, inputs] in either order of the first two, W [directions, gates, inputs], R [directions, gates, hidden]."""
+    """Return the products of a recurrent layer.
+
+    X is [steps, batch, inputs] in either order of the first two, W [directions, gates, inputs], R [directions, gates, hidden].
+    """
     return inputs[0][0] * inputs[0][1] * (math.prod(inputs[1]) + math.prod(inputs[2]))
 
 
 def _einsum(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """One product for each value of all indices; what an ellipsis stands for counts by its largest operand."""
+    """Return one product for each value of all indices; 0 for one operand. An ellipsis counts by its largest operand."""
     if len(inputs) < 2:
         return 0
     equation = _attribute(node, "equation", b"").decode().replace(" ", "")
@@ -139,7 +149,10 @@ def _einsum(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Sha
 
 
 def _attention(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Q, K, V [batch, heads, length, size] or [batch, length, heads size]: scores, then their sums of V."""
+    """Return the products of the scores and of their sums of V.
+
+    Q, K, V are [batch, heads, length, size] or [batch, length, heads size].
+    """
     length = inputs[1][-2] + (inputs[4][-2] if len(inputs) > 4 and inputs[4] else 0)  # with the keys of earlier steps
     return (math.prod(inputs[0]) + math.prod(outputs[0])) * length
 

@@ -1,4 +1,8 @@
-"""Change one key of a machine at a time: the keys that each cause of cycles depends on, with another value for each."""
+"""List changes of one key of a machine's file that may shorten a program, by the causes of its cycles.
+
+The trials of `--explain` (judging.try_keys) rank the causes and take the keys that each depends on, with another value for
+each. They time the program again on each changed machine.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,11 @@ _Change = Callable[[Any], Any]  # a key's value -> another one; None where there
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A change of one key of the machine's file. `path`: the key's names, from the file's top."""
+    """A change of one key of the machine's file.
+
+    `path`: the key's names, from the file's top.
+    `before`, `after`: its values.
+    """
 
     path: tuple[str, ...]
     before: Any
@@ -26,6 +34,7 @@ class KeyChange:
 
     @property
     def key(self) -> str:
+        """Return the path with dots: `engines.mac.rows`."""
         return ".".join(self.path)
 
     def __hash__(self) -> int:
@@ -38,8 +47,9 @@ class KeyChange:
 
 @dataclass(frozen=True, order=True)
 class CauseCycles:
-    """The cycles of a network or a layer that one cause took, the useful cycles among the causes.
+    """The cycles of a network or a layer that one cause took; useful work is a cause too.
 
+    `cycles`: how many.
     `of`: the name of the unit whose cause it is, or of the memory.
     """
 
@@ -78,11 +88,12 @@ _MEMORY_KEYS = (("read_bytes_per_cycle", _twice), ("latency_cycles", _half))
 
 
 def rank_causes(attribution: Mapping[str, Mapping[str, Any]]) -> list[CauseCycles]:
-    """Return the causes of the cycles of the unit that computed longest, the largest first. Useful work is a cause too.
+    """Return the causes of the cycles of the unit that computed longest, the largest first; empty where no unit computed.
 
     Cycles spent waiting for another unit are divided among that unit's computing causes. Idle cycles are divided among all
-    causes of the busiest other unit. The list is empty where no unit computed.
-    `attribution`: by unit, its cycles by cause.
+    causes of the busiest other unit.
+
+    `attribution`: by unit, its cycles by cause, as in the report.
     """
     computed = {unit: sum(stalls.get(cause, 0) for cause in COMPUTING) for unit, stalls in attribution.items()}
     if not any(computed.values()):
@@ -119,7 +130,7 @@ def _list_work(unit: str, stalls: Mapping[str, Any]) -> dict[tuple[StallCause, s
 
 
 def list_changes(chip: Chip, cause_cycles: CauseCycles) -> list[KeyChange]:
-    """Return changes of the keys that this cause depends on; the list may be empty.
+    """Return changes of the keys that this cause depends on, most keys twice or half their value; the list may be empty.
 
     Causes of memory, dispatch and queue have the same keys on every unit. Keys that the file leaves out have their defaults.
     """
@@ -164,9 +175,9 @@ def _find_implied_value(unit: Unit, key: str) -> int | None:
 
 
 def change_chip(chip: Chip, change: KeyChange) -> Chip | None:
-    """Return the chip with the key set to its new value. Return None where the new chip breaks a rule between sections.
+    """Return a copy of the chip with the key set to its new value, None where that breaks a rule between sections.
 
-    A value outside the schema raises pydantic's ValidationError.
+    Raise pydantic's ValidationError for a value outside the schema.
     """
     values = chip.model_dump(mode="json")
     section = values

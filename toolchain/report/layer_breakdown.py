@@ -1,9 +1,9 @@
-"""Attribute the cycles of each unit to causes, for the network and for each layer.
+"""Attribute the cycles of each unit to causes, for the network and for each layer, and divide a region's cycles among its
+layers.
 
-It applies `simulator.cycle_breakdown` to the windows of the layers.
-A layer's cycles end with its last operation and begin where the earlier layers have ended, so all layers sum to the program.
-In a repeat, a layer has some cycles in each iteration of the outermost loop.
-In a cascade, it has some in each of its rounds, which end with its computation.
+It applies `simulator.cycle_breakdown` to the intervals of the layers. A layer's cycles end with its last operation and begin
+where the earlier layers have ended, so all layers sum to the program. In a repeat, a layer has some cycles in each iteration of
+the outermost loop. In a cascade, it has some in each of its rounds, which end with its computation.
 """
 
 from __future__ import annotations
@@ -38,14 +38,20 @@ StallBreakdown = dict[str, dict[str, Any]]  # cycles by cause, of each unit by i
 
 
 class LayerInterval(NamedTuple):
-    """The cycles of a layer up to `end`, from the end of the window before."""
+    """The cycles of a layer up to `end`, from the end of the interval before.
+
+    `layer`: index of the layer in its region.
+    """
 
     end: int
     layer: int
 
 
 def find_layer_intervals(region: Region, simulation: Simulation) -> tuple[LayerInterval, ...]:
-    """Return the intervals in order; the last one ends with the program, and there are none in a region without layers."""
+    """Return the intervals of a run in order. The last one ends with the program; a region without layers has none.
+
+    A layer whose operations all end within earlier intervals has none.
+    """
     flow, ends = simulation.flow, dict[tuple[int, int, int], int]()  # by iteration of the outermost repeat, turn and layer
     layers = region.layers_of(flow)
     rounds = np.array([flow.round(index) for index in range(len(flow))], np.int64)
@@ -88,10 +94,10 @@ def layer_cycles(region: Region, simulation: Simulation) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RegionAttribution:
-    """A breakdown of the cycles of one region.
+    """The cycles of one region by cause.
 
-    `totals`: int64[reason] of each unit.
-    `layers`: the same cycles by cause, for each layer those in its window.
+    `totals`: by unit, int64[reason] over the whole program.
+    `layers`: for each layer, the cycles of its intervals by unit and cause.
     """
 
     totals: Mapping[str, np.ndarray]
@@ -99,9 +105,9 @@ class RegionAttribution:
 
 
 def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> RegionAttribution | None:
-    """Return the attribution of a region, None where times were measured elsewhere.
+    """Return the attribution of a region, None where times were measured elsewhere and no causes are known.
 
-    `most`: products that each convolution requires.
+    `most`: products that each convolution requires (`most_macs`).
     """
     attribution = attribute_region(chip, region, run, most)
     if attribution is None:
@@ -116,7 +122,10 @@ def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mappin
 
 
 def attribute_region(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> Attribution | None:
-    """Return the attribution of a region; products that no convolution requires are no use of an array."""
+    """Return the simulator's attribution of a region; None where times were measured elsewhere.
+
+    Products beyond `most`, which multiply by zeros, are not counted as useful work of an array.
+    """
     flow = run.flow
     owners = region.layers_of(flow)
     shares = np.ones(len(flow))
@@ -129,7 +138,8 @@ def attribute_region(chip: Chip, region: Region, run: Simulation, most: Mapping[
 
 
 def network_attribution(chip: Chip, regions: Sequence[RegionAttribution | None]) -> StallBreakdown | None:
-    """Return the cycle breakdown summed over all regions, or None if a region was not attributed."""
+    """Return the cycles by unit and cause, summed over all regions. Return None without regions or if one was not
+    attributed."""
     attributed_regions = [region for region in regions if region is not None]
     if len(attributed_regions) < len(regions) or not attributed_regions:
         return None
@@ -140,8 +150,9 @@ def network_attribution(chip: Chip, regions: Sequence[RegionAttribution | None])
 
 
 def most_macs(container: Container) -> dict[str, int]:
-    """Return the products that each convolution requires.
-    An instruction that takes several groups together multiplies by zeros as well.
+    """Return the products that each convolution of the container requires, by its name.
+
+    An instruction that takes several groups together multiplies by zeros as well, which do not count here.
     """
     graph, chip = container.graph, container.machine.chip
     convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
@@ -149,8 +160,10 @@ def most_macs(container: Container) -> dict[str, int]:
 
 
 def find_top_stall(layer: Mapping[str, Any]) -> str:
-    """Return the cause that stalled the layer's main unit longest, with its share of the layer's cycles: `mac: fill and drain 48
-    %`.
+    """Return the cause that stalled the layer's main unit longest, such as `mac: fill and drain 48 %`; `-` where nothing is
+    known.
+
+    The share is of the layer's cycles. The main unit is that which computed longest.
     """
     units: Mapping[str, Mapping[str, Any]] = layer["attribution"] or {}
     if not units or not layer["cycles"]:

@@ -1,4 +1,4 @@
-"""The types of what a layer reads and makes, as reports say them."""
+"""Describe the types of codes that a layer reads and makes, for the rows of reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 
 @dataclass(frozen=True)
 class LayerTypes:
-    """A record of the types of a layer's codes.
+    """The types of a layer's codes, such as `int8`.
 
     `input_types`: types of the codes that it reads, operand by operand, constants excluded.
     `output_types`: types of the codes that it makes.
@@ -25,13 +25,14 @@ class LayerTypes:
     weight_type: str | None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON has them, with lists for tuples."""
         return {key: list(value) if is_tuple(value) else value for key, value in asdict(self).items()}
 
 
 def types_of(reads: Iterable[str], makes: Iterable[str], nodes: Iterable[Node], graph: Graph) -> LayerTypes:
     """Return the types of a layer.
 
-    `reads`, `makes`: tensors of the integer graph.
+    `reads`, `makes`: tensors of the integer graph. Of `reads`, constants and empty names are left out.
     `nodes`: nodes of which one at most has weights.
     """
     weights = [n.op.weight_type.value for n in nodes if isinstance(n.op, IntegerConvolution)]

@@ -1,4 +1,7 @@
-"""Rows of the steps of a sequence as one row: what a tensor is at all of them is one layer to people."""
+"""Merge the rows of the steps of a sequence into one row, as a person takes a recurrent layer for one layer.
+
+An unrolled sequence has a layer for each step. Reports print such rows as one; the JSON report keeps them apart.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,11 @@ _SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 
 
 def tensors_of_steps(graph: Graph) -> dict[str, str]:
-    """Return for each layer of a sequence the name that its tensor has at all steps of the sequence.
+    """Return by layer, for those at one step of an unrolled sequence, the tensor's name that all steps share.
 
-    The layers make a tensor at one of several steps, or something inside it. A tensor may occur only inside others, nowhere as it
-    is in the model. Then the layers are those that share weights, since no two parts of one product do.
+    Layers that make a tensor at one of several steps are such, and layers inside one that share weights.
 
-    `graph`: the chip's graph, whose tensors are shown by their names in the file.
+    `graph`: the chip's graph, whose origins name the model's tensors.
     """
     origin_pairs = [(n, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
     times = Counter((origin.tensor, origin.layout) for _, origin in origin_pairs if origin.layout != INNER)
@@ -36,16 +38,17 @@ def _weights(node: Node, graph: Graph) -> tuple[bytes, ...]:
 
 
 def merge_step_rows(rows: Iterable[Row], name: str) -> list[Row]:
-    """Merge rows of one operator and one `steps_of` into one row at the place of the first.
-    Cycles, products, bytes and causes are summed; the rest is the first row's. The key `name` of the row says how many rows
-    there are.
+    """Return the rows with those of one operator and one `steps_of` merged into one, at the place of the first.
+
+    Cycles, products, bytes and causes are summed; the rest is the first row's. The value under the key `name` gets the number
+    of rows added.
     """
     groups = group_rows(rows, lambda row: None if row["steps_of"] is None else (row["op"], row["steps_of"]))
     return [_sum(group, name) if len(group) > 1 else group[0] for group in groups]
 
 
 def group_rows(rows: Iterable[RowT], get_key: Callable[[RowT], object | None]) -> list[list[RowT]]:
-    """Group rows with an equal key, at the place of the first of them; a row whose key is None stays alone."""
+    """Return the rows grouped by key, each group at the place of its first row; a row whose key is None stays alone."""
     groups: dict[object, list[RowT]] = {}
     for index, row in enumerate(rows):
         key = get_key(row)
@@ -64,7 +67,7 @@ def _sum(group: list[Row], name: str) -> Row:
 
 
 def _total(values: list[Any]) -> Any:
-    """Return the sum of numbers, or of mappings key by key; None where a value is None. Return the first of several words."""
+    """Return the sum of numbers, or of mappings key by key; None where a value is None. Of texts the first is returned."""
     if any(v is None for v in values):
         return None
     if isinstance(values[0], str):

@@ -1,4 +1,9 @@
-"""The figures of a run: cycles of each layer, totals, and beside each the bound it can be held against."""
+"""Collect the figures of a run for the JSON report: cycles of each layer, totals, and beside each the bound it can be held
+against.
+
+`collect_metrics` takes the compiled container and the timed runs of its regions. Accuracy is added by report.accuracy. The keys
+  and units are those of `BuildFigures` in report.figure_types.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +29,9 @@ from toolchain.report.traffic import count_traffic, together, traffic_figures
 
 
 def collect_metrics(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
-    """Return the metrics of a build, with the keys of the JSON files.
+    """Return the metrics of a build as a dict of `BuildFigures`, without those of nodes and accuracy.
 
-    `simulations`: one for each segment (None for host subgraphs), with timing.
+    `simulations`: a run with times for each segment, in order; None for a host subgraph.
     """
     chip = container.machine.chip
     regions = [(s, r) for s, r in zip(container.segments, simulations) if isinstance(s, Region) and r is not None]
@@ -79,7 +84,8 @@ def collect_metrics(container: Container, simulations: Sequence[Simulation | Non
 
 
 def _buffers(chip: Chip, regions: Sequence[Region]) -> list[dict[str, Any]]:
-    """Return what programs use of the on-chip memories other than SRAM, in the order of their codes."""
+    """Return the use of the on-chip memories other than SRAM that programs use, the largest of all regions, in the order of
+    memories."""
     rows = list[dict[str, Any]]()
     for space in chip.spaces:
         memory_buffers = [b for region in regions for b in region.buffers if b.memory == space.name]
@@ -90,15 +96,17 @@ def _buffers(chip: Chip, regions: Sequence[Region]) -> list[dict[str, Any]]:
 
 
 def get_untimed_figures(container: Container) -> dict[str, Any]:
-    """Return the figures of a run on a backend without times, as far as they are known."""
+    """Return the figures of a run on a backend without times: name, machine and fallbacks."""
     return {"name": container.name, "machine": container.machine.chip.name, "fallbacks": _fallbacks(container)}
 
 
 def _fallbacks(container: Container) -> list[dict[str, str]]:
+    """Return the nodes on the host, each with its operator and the reason."""
     return [{"node": node, "op": op, "reason": reason} for node, op, reason in container.fallbacks]
 
 
 def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
+    """Return the cycles in which each engine's units worked, summed over the regions."""
     total: dict[str, int] = {}
     for simulation in simulations:
         for engine, cycles in simulation.busy_cycles.items():
@@ -124,9 +132,9 @@ def _arrays_overlap(chip: Chip, simulations: Sequence[Simulation]) -> float:
 
 
 def roofline(chip: Chip, macs: int, read_bytes: int, write_bytes: int) -> int:
-    """Return the cycles that no program of these products and bytes can beat.
+    """Return the cycles that no program with so many products and DRAM bytes can beat: products and bytes at peak rates.
 
-    They are the largest of the products at peak rate, and the bytes at the rate of each DRAM port and of all DMA channels.
+    They are the most of the products on all arrays, and the bytes at each DRAM port and on all DMA channels.
     """
     dram = chip.dram
     moved_a_cycle = sum(unit.dma.bytes_per_cycle for unit in chip.of_kind("dma"))
@@ -147,8 +155,10 @@ def _layers(
     most: Mapping[str, int],
     causes: RegionAttribution | None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of the layers of a region.
+    """Return the rows of the layers of a region, without bounds.
 
+    `segment`: index of the region among the segments.
+    `most`: products that each convolution requires; an instruction may make more, with zeros.
     `causes`: attribution of the region; None where times were measured elsewhere.
     """
     flow, count = simulation.flow, len(region.layers)
@@ -196,7 +206,10 @@ def _busy_macs(chip: Chip, busy: np.ndarray) -> int:
 
 
 def _engine(chip: Chip, busy: np.ndarray) -> str:
-    """Return the engines that worked for a layer as text, with the number of units: arrays if any did, else vector, else DMA."""
+    """Return the engines that worked for a layer as text, with the number of units: arrays if any did, else vector, else DMA.
+
+    `busy`: int64[unit], cycles of each unit.
+    """
     for kind in KINDS:
         names = Counter(u.engine for u in chip.of_kind(kind) if busy[u.queue])
         if names:
@@ -205,5 +218,5 @@ def _engine(chip: Chip, busy: np.ndarray) -> str:
 
 
 def _bound_by(chip: Chip, busy: np.ndarray) -> str:
-    """Return the engine whose unit worked longest for the layer; `none` where none worked."""
+    """Return the engine whose unit worked longest for the layer; `none` where none worked. busy: int64[unit], cycles."""
     return chip.units[int(busy.argmax())].engine if busy.any() else "none"

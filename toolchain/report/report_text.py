@@ -1,4 +1,8 @@
-"""The report as a table that a person can read."""
+"""Format the figures of a build (`BuildFigures` of report.figure_types) as text of the printed report, one function a section.
+
+Nothing is computed here. A section without content is an empty string; report.build_text puts them together. `JUDGED_ON` says
+in words which samples accuracy was judged on.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ JUDGED_ON = {
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
-    """Return a table as text, with columns as wide as their widest cell.
+    """Return a table as text with columns as wide as their widest cell. Its first two lines are the headers and dashes.
 
-    `right`: the numbers of the columns that are aligned to the right.
+    `right`: indices of the columns that are aligned to the right.
     """
     widths = [max(len(str(r[i])) for r in (headers, *rows)) for i in range(len(headers))]
 
@@ -92,9 +96,11 @@ def layers_text(figures: Mapping[str, Any]) -> str:
 
 
 def _mac_use(layer: Mapping[str, Any], peak: float) -> str:
-    """Return the MAC use of a layer.
+    """Return the MAC use of a layer in percent, `-` without products.
 
-    `peak`: products a cycle.
+    A `*` marks a layer whose arrays worked longer than its own cycles; its use is while they worked.
+
+    `peak`: products a cycle that the used arrays can make.
     """
     peak_macs = layer["cycles"] * peak
     most = max(peak_macs, layer["busy_macs"])
@@ -111,7 +117,10 @@ def _dram_bytes(layer: Mapping[str, Any]) -> int:
 
 
 def totals_text(figures: Mapping[str, Any]) -> str:
-    """Return the totals of the network, each with its bound; one sentence where nothing runs on the chip."""
+    """Return the totals of the network, each with its bound and ratio, and notes on host, fastest plan and units.
+
+    One sentence is returned where nothing runs on the chip.
+    """
     if not figures["layers"]:
         headline = f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
         return f"{headline}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else headline
@@ -170,7 +179,7 @@ def _fastest(figures: Mapping[str, Any]) -> str:
 
 
 def _busiest(bounds: Mapping[str, Any]) -> str:
-    """Return what takes longest, that of most cycles first."""
+    """Return the names of the units that bound the regions, the one with most cycles first; `none` without cycles."""
     cycles_by_name: dict[str, int] = {}
     for region in bounds["regions"]:
         if region["cycles"]:
@@ -203,16 +212,16 @@ def _format_exclusions(host: Mapping[str, Any]) -> str:
 
 
 def format_segment(segment: Mapping[str, Any]) -> str:
-    """Return how many nodes of a segment ran where, and which of them fell back to the CPU."""
+    """Return how many nodes of a segment ran where, and which of them onnxruntime ran on the CPU instead of its provider."""
     text = f"{format_count(segment['nodes'], 'node')} on {segment['where']}"
     nodes = [cut(node, 44) for node in segment["on_cpu"]]
     return f"{text} ({len(nodes)} of them on the CPU: {'; '.join(nodes)})" if nodes else text
 
 
 def host_segments_text(figures: Mapping[str, Any]) -> str:
-    """Return the providers that ran the host subgraphs; the text is empty where there are none.
+    """Return where the host subgraphs ran; the text is empty without any.
 
-    Where a node fell back to the CPU, every subgraph is listed by itself.
+    They are counted by provider. Where a node fell back to the CPU, every subgraph is listed by itself.
     """
     hosted = [s for s in figures["segments"] if not s["where"].startswith("npu (")]
     counts = Counter(s["where"] for s in hosted)
@@ -222,7 +231,7 @@ def host_segments_text(figures: Mapping[str, Any]) -> str:
 
 
 def fallbacks_text(figures: Mapping[str, Any]) -> str:
-    """Return the nodes that the host runs and why; the text is empty where there are none."""
+    """Return a table of the nodes that the host runs, each with its reason; the text is empty without any."""
     rows = [(cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
     return (
         ""
@@ -250,7 +259,7 @@ def _level(decibels: float | None) -> str:
 
 
 def worst_text(report: Mapping[str, Any]) -> str:
-    """Return the layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
+    """Return the layers that lose most by themselves, with cause and remedy; the text is empty without any."""
     worst = report["worst_layers"]
     rows = [(cut(w["layer"] or "-", 40), cut(w["tensor"], 40), f"{_plain(w['alone_db'])}", w["cause"]) for w in worst]
     if not rows:
@@ -270,6 +279,7 @@ def score_text(report: Mapping[str, Any]) -> str:
 
 
 def _plain(value: float | None) -> str:
+    """Return a level in dB as text; None, a layer that loses all, is `-inf`."""
     return "-inf" if value is None else f"{value:.1f}"
 
 
@@ -288,7 +298,10 @@ def cut(name: str, width: int) -> str:
 
 
 def key_trials_text(figures: Mapping[str, Any]) -> str:
-    """Return which key of the machine helps most, and how much; an empty text where none was tried."""
+    """Return which key of the machine's file helps most when changed alone, and how much; an empty text where none was tried.
+
+    `key_trials` of the figures stand in the order of cycles, the fewest first.
+    """
     trials = figures.get("key_trials") or ()
     if not trials:
         return ""
@@ -303,9 +316,10 @@ def key_trials_text(figures: Mapping[str, Any]) -> str:
 
 
 def explain_text(figures: Mapping[str, Any]) -> str:
-    """Return a line for every node of the model and of the compiler.
-    It names the engine that runs the node and what the node became part of. The keys of the machine that cut or slowed it follow,
-    a line each, or the reason why the chip does not run it.
+    """Return a table with a line for every node of the model and of the compiler, as `--explain` prints it.
+
+    It names the engine that runs the node, the cycles of its layer, its operations and types. The last column says what the
+    node became part of or why the chip does not run it. Further reasons follow, a line each.
     """
     rows: list[tuple[str, ...]] = []
     for n in merge_step_rows(figures["nodes"], "node"):

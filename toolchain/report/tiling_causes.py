@@ -1,4 +1,8 @@
-"""Find which keys of the machine's YAML cut a layer of its arrays into instructions; all of it is read off the program."""
+"""Explain which keys of the machine's YAML cut a convolution or matrix product into several instructions.
+
+The causes are read off the program's operations of the layer. Each sentence begins with the key and its value, or with "chosen
+for speed" where no key required the cut. The module report.bottlenecks adds them to what `--explain` prints.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,11 @@ from toolchain.ops.kit.operator import Layer
 
 
 def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any], ended: Sequence[MachineOp]) -> list[str]:
-    """Return the reasons why a convolution was cut into instructions.
+    """Return the reasons why a convolution was cut into instructions; empty where one instruction computes it.
 
-    `ops`: operations of the array.
-    `ended`: operations that write outputs.
+    `node`: a node with an IntegerConvolution.
+    `ops`: operations of the array that compute it, at least one.
+    `ended`: operations that write outputs, one a tile.
     """
     op = node.op
     assert isinstance(op, IntegerConvolution)
@@ -90,7 +95,7 @@ def _kernel_rows(
 
 
 def _less(what: str, size: int, part_size: int, needed_bytes: Mapping[str, int], chip: Chip) -> str:
-    """Return what cut `size` beyond the limits.
+    """Return the sentence on a cut of `size` beyond the limits: the memory that is too small, or "chosen for speed".
 
     `needed_bytes`: bytes of the smallest tile without that cut, by the array's operands.
     """
@@ -113,8 +118,9 @@ def _outgrown(needed_bytes: Mapping[str, int], chip: Chip) -> str | None:
 def _cut(
     what: str, size: int, part_size: int, key: str, limit: int | None, each_bytes: Mapping[str, int], chip: Chip
 ) -> list[str]:
-    """Return why an instruction takes only `part_size` of `size`; empty where it takes all.
+    """Return the reasons why an instruction takes only `part_size` of `size`; empty where it takes all.
 
+    `limit`: the value of the key; None where the file sets none.
     `each_bytes`: bytes that one of `size` takes in the smallest tile, by operand.
     """
     reasons = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
@@ -145,7 +151,8 @@ def _explain_groups(op: IntegerConvolution, section: str, reduction: int, output
 def _tiles(
     pixels: int, channels: int, node: Node, graph: Graph, mac: MacArray, chip: Chip, ops: Sequence[MachineOp]
 ) -> list[str]:
-    """Return why the output is made in several pieces; empty where one operation makes it."""
+    """Return the reasons why the output is made in several pieces: accumulators, SRAM. The list is empty where one operation
+    makes it."""
     if len(ops) < 2:
         return []
     entries, sram = mac.accumulators.entries, chip.sram.size
@@ -161,9 +168,9 @@ def _tiles(
 
 
 def explain_product_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
-    """Return why a matrix product is cut: by limits, memories or accumulators. The list is empty where nothing cuts it.
+    """Return the reasons why a matrix product is cut: limits, memories or accumulators; empty where nothing cuts it.
 
-    `ops`: the operations that compute the node.
+    `ops`: the operations that compute the node, at least one.
     """
     limits = chip.limits.matrix_product
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]

@@ -1,4 +1,4 @@
-"""One Chrome trace of a whole run: regions behind each other, operations named by their layer."""
+"""Write a timed run as a Chrome trace: its regions one after the other, operations named by their layer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from toolchain.report.layer_breakdown import attribute_region, most_macs
 
 
 def trace_json(container: Container, simulations: Sequence[Simulation | None]) -> bytes:
-    """Return the trace as JSON, one event a line.
+    """Return the trace as JSON, one event a line. Host subgraphs take no time in it.
 
-    `simulations`: one for each segment, with timing.
+    `simulations`: a run with times for each segment, in order; None for a host subgraph.
     """
     chip, most = container.machine.chip, most_macs(container)
     events: list[dict[str, Any]] = []
@@ -36,7 +36,8 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
 
 
 def _place_event(event: dict[str, Any], segment: int, start: int) -> dict[str, Any]:
-    """The event behind the regions before it; an operation's index is that of its segment's program, an arrow's number too."""
+    """Return the event moved by the cycles of the regions before it, with the segment in its arguments and in an arrow's
+    number."""
     if "ts" not in event:
         return event
     if "id" in event:

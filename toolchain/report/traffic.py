@@ -1,4 +1,7 @@
-"""Bytes that a program moves and reads as instructions, and the energy of both, of the network and of each layer."""
+"""Count the bytes that a program moves and reads as instructions, and the energy of both, of the network and of each layer.
+
+The module report.metrics puts the figures into the JSON report. Counts come from the simulated run's demands.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from toolchain.machine.traffic import BYTES
 
 
 class LayerTraffic(NamedTuple):
-    """A count of what each layer's operations do, int64[layer]; operations of no layer are counted with the last.
+    """Counts of what each layer's operations do; operations of no layer are counted with the last.
 
     `bytes`: int64[layer, memory, kind], kinds as in `BYTES`.
-    `macs`: products that arrays do, including those by zeros.
-    `words`: instruction words that the front end reads.
+    `macs`: int64[layer], products that arrays do, including those by zeros.
+    `words`: int64[layer], instruction words that the front end reads.
     """
 
     bytes: np.ndarray
@@ -28,7 +31,7 @@ class LayerTraffic(NamedTuple):
 
 
 def count_traffic(region: Region, run: Simulation) -> LayerTraffic:
-    """Return the traffic of the layers of a region."""
+    """Return the traffic of the layers of a region in a run of it; a region without layers counts as one layer."""
     flow, count, demand = run.flow, max(1, len(region.layers)), run.op_demands
     owners = region.layers_of(flow) % count  # -1, none: the last
     traffic = LayerTraffic(np.zeros((count, len(demand.read_bytes), len(BYTES)), np.int64), *np.zeros((2, count), np.int64))
@@ -46,8 +49,12 @@ def together(regions: Sequence[LayerTraffic], chip: Chip) -> LayerTraffic:
 
 
 def traffic_figures(chip: Chip, word_bytes: int, traffic: LayerTraffic, layer: int = 0) -> dict[str, Any]:
-    """Return the traffic figures of one layer; memories without bytes are left out.
+    """Return the traffic figures of one layer as in the JSON report; memories without bytes are left out.
+
     The key energy_pj is None where the machine does not state the energy of a byte.
+
+    `word_bytes`: bytes of an instruction word.
+    `layer`: its index in `traffic`.
     """
     by_memory = zip(chip.spaces, traffic.bytes[layer].tolist())
     return {
@@ -58,7 +65,7 @@ def traffic_figures(chip: Chip, word_bytes: int, traffic: LayerTraffic, layer: i
 
 
 def _energy(chip: Chip, traffic: LayerTraffic, layer: int) -> dict[str, float] | None:
-    """Return the energy by the machine's `energy`: of products that arrays do, and of bytes as the memories are charged."""
+    """Return the energy in pJ by source; None where the machine states none. Bytes are charged in whole bursts."""
     if chip.energy is None:
         return None
     charged = traffic.bytes[layer, :, 2:].sum(axis=1)
