@@ -1,1 +1,2 @@
-"""Repair of a quantized network: steps, each a function from one quantization to another (docs/repair.md)."""
+"""Calibrate and repair a quantized network: each step of repair is a function from one quantization to another
+(docs/repair.md)."""

@@ -1,4 +1,9 @@
-"""Quantize a network from samples: calibrate it and repair it with the requested effort."""
+"""Quantize a network: calibrate it on samples and repair it with the requested effort, or take the qparams of a file.
+
+A build calls `calibrate_network` on the network as selected, or `load_quantization` for `--quant FILE`. Further entries of
+other shapes go through `reuse_quantization` and `widen_ranges`. All of them return a `CalibratedNetwork`, from which the
+compiler makes the integer graph. Nothing is changed in place.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +47,16 @@ LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 
 @dataclass(frozen=True)
 class CalibratedNetwork:
-    """network: gone through what `quantization` changes in it. samples: that were calibrated on, None where a file gave it.
-    unseen: tensors of which they showed no range; label: of the observers. judged: the same with ranges of fewer samples, where
-    some were held out: what these judge."""
+    """A network with its quantization, and how it came about.
+
+    `network`: the network with the factors, types and host nodes that `quantization` asks for.
+    `samples`: number of samples that were calibrated on; None where nothing was calibrated.
+    `notes`: sentences for the user.
+    `unseen`: tensors that were zero in all samples.
+    `label`: the observer of the calibration, empty where nothing was calibrated.
+    `effort`: the effort of repair; `held_out`: number of samples that judged its steps; `tried`: its steps in order.
+    `judged`: the network without the samples that were held out to judge it, to be compared on these. None: none were.
+    """
 
     network: Network
     quantization: Quantization
@@ -59,7 +71,7 @@ class CalibratedNetwork:
 
     @property
     def repair(self) -> Repair | None:
-        """Return the repair for the parameters file, None where there was nothing to repair."""
+        """Return the repair for the parameters file, None where no step was tried."""
         if not self.tried:
             return None
         return Repair(self.quantization, self.effort, self.held_out, [t.as_json() for t in self.tried])
@@ -71,17 +83,17 @@ class CalibratedNetwork:
         return {model.name(n): ranges[n] for n in model.graph.outputs if n in ranges}
 
     def figures(self) -> dict[str, Any] | None:
-        """Return the figures of the repair for the report, None where there was nothing to repair."""
+        """Return the figures of the repair for the report, None where no step was tried."""
         if not self.tried:
             return None
         return {"effort": self.effort, "held_out": self.held_out, "steps": [t.as_json() for t in self.tried]}
 
 
 def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None, *, quantized: bool = False) -> list[RepairStep]:
-    """Return the repair steps of an effort.
+    """Return the repair steps of an effort, in order.
 
-    `observer`: the requested observer; where it is one of the three, no other is tried.
-    `quantized`: the model gives scales of activations, so only layers whose codes are not its own are repaired.
+    `observer`: the requested observer; a named one leaves out the choice of observers, `auto` asks for it even without repair.
+    `quantized`: the model gives scales of activations, so only steps that work layer by layer remain.
     """
     if effort == "none":
         return [OBSERVERS_STEP] if observer == AUTO else []
@@ -90,10 +102,11 @@ def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None, *,
 
 
 def effort_of(requested_effort: Effort | None, network: Network, samples: Iterable[Sample], *, real: bool) -> Effort:
-    """Return the effort to run; without a request it is BY_DEFAULT wherever there is something to repair with.
-    Raise CompileError where an effort is requested but there are no samples to repair with, or nothing to repair.
+    """Return the effort to run; without a request it is BY_DEFAULT wherever there is something to repair with, else `none`.
 
-    `real`: the samples are the user's own data.
+    `real`: the samples are the user's own data, none drawn at random.
+    Raise CompileError where an effort is requested and the data are random, too few, or the model's own codes leave nothing to
+    repair.
     """
     if requested_effort == "none" or (requested_effort is None and BY_DEFAULT == "none"):
         return "none"
@@ -106,7 +119,7 @@ def effort_of(requested_effort: Effort | None, network: Network, samples: Iterab
 
 
 def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str | None:
-    """Why a network cannot be repaired."""
+    """Return why a network cannot be repaired; None where it can."""
     if not real:
         return "random inputs say nothing of accuracy; give --calib DATA, or --repair none"
     as_given = Quantization(
@@ -126,6 +139,7 @@ def _has_file_scales(network: Network) -> bool:
 
 
 def _too_few(samples: Iterable[Sample]) -> str | None:
+    """Return a text where there are fewer than LEAST_SAMPLES samples, else None."""
     count = get_sample_count(samples)
     count = sum(1 for _ in islice(samples, LEAST_SAMPLES)) if count is None else count
     return None if count >= LEAST_SAMPLES else f"takes {LEAST_SAMPLES} calibration samples or more, there are {count}"
@@ -139,10 +153,17 @@ def calibrate_network(
     progress: Progress,
     every: Iterable[Sample] | None = None,
 ) -> CalibratedNetwork:
-    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all steps.
+    """Calibrate a network, repair it, and return it with its quantization.
 
-    every: these and those that were held out to judge the network, None: there are none. Behind all choices ranges and
-    offsets are made again of `every`, and what judging is of stays as `judged`.
+    With repair a part of the samples is held out from all steps and judges them. Where the repair changed the float model, that
+    is checked against the user's file.
+
+    `samples`: samples that all choices are made on; they start afresh each time that they are iterated.
+    `observer`: None: the machine's own; `auto`: each tensor's is chosen by repair.
+    `progress`: is called with a stage, how much is done, and how much there is (or None).
+    `every`: these samples and those held out to judge the network; None: none are. Behind all choices, ranges and offsets are
+      made again of `every`, and the network without them stays as `judged`.
+    Raise CompileError where `auto` has too few samples or the data cannot be calibrated on.
     """
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
@@ -172,8 +193,13 @@ def _refit(
     observer: ObserverName | Literal["auto"] | None,
     progress: Progress,
 ) -> CalibratedNetwork:
-    """The choices of `done`, which is `judged` then, with ranges and offsets of these samples; as it is where the machine cannot
-    express them. Biases stay with the codes that they were chosen with."""
+    """Return the choices of `done` with ranges and offsets measured anew on these samples, and `done` as `judged`.
+
+    Biases stay with the codes that they were chosen with. Where the machine cannot express the new ranges, the old ones stay
+    and a note says so.
+
+    `measure`: measures ranges as the last step that was kept did; None: as calibration does.
+    """
     network, chosen, unseen = done.network, done.quantization, done.unseen
     if measure is None:
         plain = _calibrate_ranges(network, samples, observer, progress)
@@ -193,7 +219,10 @@ def _refit(
 
 
 def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
-    """Return the network with the quantization of a parameters file. Raise ConfigError or CompileError."""
+    """Return the network with the quantization of a parameters file. Types that the user sets win over the file's.
+
+    Raise ConfigError or CompileError for a file that cannot be read or does not fit the model.
+    """
     changed, tensors = network, list[str]()
 
     def list_repaired_tensors(repair: Quantization) -> list[str]:
@@ -231,7 +260,8 @@ def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
 def _in_types(
     ranges: Mapping[str, Range | Quant], file_types: Mapping[str, CodeType], types: Mapping[str, CodeType], numerics: Numerics
 ) -> dict[str, Range | Quant]:
-    """Convert the qparams of a file whose tensor now has another type of codes into their range.
+    """Return the entries of a file, qparams converted to their range where the tensor now has another type of codes.
+
     A scale of a file belongs to the type that the file names, or to the first type of the machine.
     """
 
@@ -245,7 +275,8 @@ def _in_types(
 
 
 def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
-    """Add the types of tensors with a fixed range, which no file names; each takes the type of its operand."""
+    """Return the types with those of tensors that have a fixed range, which no file names; each takes the type of its
+    operand."""
     type_by_tensor = dict(types)
     for node in model.graph.nodes:
         read = next((type_by_tensor[n] for n in node.inputs if n in type_by_tensor), None)
@@ -256,6 +287,9 @@ def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, 
 
 def reuse_quantization(network: Network, other: CalibratedNetwork) -> CalibratedNetwork:
     """Return the network with the quantization of the same model in other shapes.
+
+    `network`: the network in its own shapes, not yet repaired.
+    `other`: the calibrated network in the first entry's shapes; its `judged` is reused as well.
     Raise CompileError where the network has tensors that the other one lacks.
     """
     if other.judged is not None:
@@ -280,8 +314,13 @@ def reuse_quantization(network: Network, other: CalibratedNetwork) -> Calibrated
 
 
 def widen_ranges(first: CalibratedNetwork, network: Network, samples: Iterable[Sample], progress: Progress) -> CalibratedNetwork:
-    """`first`, whose ranges hold what the same model shows in other shapes too. Ranges that the model gives stay. Raises
-    CompileError: as `reuse_quantization`."""
+    """Return `first` with ranges that also hold what the same model shows in other shapes.
+
+    Ranges that the model gives, and tensors that are not in both, stay.
+
+    `network`: the model in the other shapes; `samples`: samples of these shapes.
+    Raise CompileError as `reuse_quantization` does.
+    """
     reused_calibration = reuse_quantization(network, first)
     observer = first.label if first.label in OBSERVERS else None
     observed_ranges = _calibrate_ranges(reused_calibration.network, samples, observer, progress).quantization.ranges  # type: ignore[arg-type]
@@ -300,7 +339,8 @@ def widen_ranges(first: CalibratedNetwork, network: Network, samples: Iterable[S
 
 
 def _add_rearranged(model: NormalModel, ranges: Mapping[str, Range | Quant]) -> dict[str, Range | Quant]:
-    """Add the ranges of tensors that are a listed tensor in another order or shape.
+    """Return the ranges with those of tensors that are a listed one in another order or shape.
+
     Moves of axes of size 1 alone are folded, so either tensor may be missing.
     """
     extended_ranges = dict(ranges)
@@ -313,7 +353,7 @@ def _add_rearranged(model: NormalModel, ranges: Mapping[str, Range | Quant]) -> 
 
 
 def _of_model(quantization: Quantization, model: NormalModel) -> Quantization:
-    """Add to a quantization what the model itself states, whichever source its ranges have."""
+    """Return the quantization with what the model itself states: file weights, sequences, repeated blocks."""
     return replace(
         quantization, file_weights=model.stored, over_sequences=model.over_sequences, range_owners=model.twin_by_tensor
     )
@@ -341,6 +381,7 @@ def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
 def _calibrate_ranges(
     network: Network, samples: Iterable[Sample], observer: ObserverName | Literal["auto"] | None, progress: Progress
 ) -> CalibratedNetwork:
+    """Return the network with calibrated ranges and no repair. `auto` counts as the machine's own observer here."""
     numerics, sample_count, types = network.chip.numerics, 0, network.said_types
     model_ranges = network.get_model_ranges(types)
 

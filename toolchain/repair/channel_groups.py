@@ -1,4 +1,7 @@
-"""Groups of a float network's tensors whose factors hang together, between what can take these in and what takes them out."""
+"""Group the tensors of a float network whose factors depend on each other, for equalization (repair.equalize).
+
+A group lies between nodes that take factors into their weights and nodes that take them out again.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,17 @@ _FAR = float(np.finfo(np.float32).max)  # no end of a range
 class Group:
     """A group of tensors whose factors depend on each other.
 
+    `tensors`: their names, in the model's order.
     `makers`: nodes that take the factors into their weights.
-    `takers`: nodes that take them out again.
-    `bounds`: bounds of the Clips between them, by the input of each Clip.
-    `host_reads`: host nodes read the tensors through a product.
-    `numbers`: index of the group's factor for each channel of each tensor.
+    `takers`: nodes that take them out again, each with the tensor that it reads.
+    `bounds`: bounds of the clamps between them.
+    `host_reads`: nodes read a tensor that do not carry factors; they get it through a product without factors.
+    `sound`: factors are possible at all; `find_groups` returns only such groups.
+    `chip_makers`: a maker runs on the chip.
+    `numbers`: int[c] by tensor, index of the group's factor of each channel.
     `powers`: power of the factor that each tensor carries.
     `shapes`: shape of each tensor's factors.
+    `size`: number of factors.
     """
 
     tensors: list[str] = field(default_factory=list[str])
@@ -45,26 +52,30 @@ class Group:
     size: int = 0
 
     def largest(self, each: Mapping[str, Array]) -> Array:
-        """Return the largest value of each channel over some tensors, all brought to the power 1."""
+        """Return float64[size], the largest value of each factor's channels over some tensors, all brought to the power 1."""
         sizes = np.zeros(self.size)
         for name, values in each.items():
             np.maximum.at(sizes, self.numbers[name], values ** (1 / self.powers[name]))
         return sizes
 
     def peaks(self, peak_by_tensor: Mapping[str, Array]) -> Array:
+        """Return float64[size], the largest of these peaks by channel of the group's tensors."""
         return self.largest({name: peak_by_tensor[name] for name in self.tensors if name in peak_by_tensor})
 
     def of(self, name: str, factors: Array) -> Array:
-        """A tensor's factors by those of the group."""
+        """Return the factors of one tensor, float64[c], by those of the group."""
         return factors[self.numbers[name]] ** self.powers[name]
 
     def by_tensor(self, factors: Array) -> dict[str, Array]:
+        """Return the factors of each tensor by those of the group."""
         return {name: self.of(name, factors) for name in self.tensors}
 
 
 def find_groups(network: Network) -> list[Group]:
-    """Groups of the model's tensors, in its order, that something on the chip makes or reads. What else the host does with one
-    of them gets it without its factors."""
+    """Return the groups whose factors may be chosen freely, in the order of the model's tensors.
+
+    Left out are tensors whose scale is given, inputs and outputs, weights that keep the file's codes, and powers behind clamps.
+    """
     graph, chip = network.model.graph, chip_nodes(network)
     channels = Channels(graph, lambda node: node.name in chip or node.op.op_type in _ON_HOST)
     groups: dict[str, Group] = {}
@@ -108,7 +119,7 @@ def _is_given(name: str, network: Network) -> bool:
 
 
 def _number_channels(group: Group, channels: Channels) -> Group:
-    """Number the channels of a group; the factors of the group are those of its first maker."""
+    """Return the group with its channels numbered; its factors are those of its first maker's output."""
     numbers, size = channels.numbers(group.tensors)
     powers = {name: channels.find_root(name)[1] or Fraction(1) for name in group.tensors}
     first = powers[group.makers[0].outputs[0]] if group.makers else Fraction(1)
@@ -117,6 +128,6 @@ def _number_channels(group: Group, channels: Channels) -> Group:
 
 
 def chip_nodes(network: Network) -> frozenset[str]:
-    """The nodes of the normal form that the chip runs."""
+    """Return the names of the nodes of the canonical form that the chip runs."""
     hosted = {s for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp) for s in (n.name, *n.sources)}
     return frozenset(n.name for n in network.model.graph.nodes if hosted.isdisjoint((n.name, *n.sources)))

@@ -1,7 +1,8 @@
-"""Scale the channels of a float network by factors: find which tensors can carry them and build the network.
+"""Scale the channels of a float network by factors, without a change of its outputs.
 
 A tensor with factors is that much larger on each of its channels. Its producer takes the factors into its weights, and its
-consumers take them out again, so that no output changes. Between a host node and such a tensor, a product undoes the factors.
+consumers take them out again. Between a host node and such a tensor, a product undoes the factors. Which tensors can carry
+factors is found by `toolchain.repair.channels`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ _SAME = 1e-9  # of factors that are one: the rounding of powers
 
 
 def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
-    """float64[o]: no output channel of a weighted node is above this, whatever the data; infinity where nothing bounds them."""
+    """Return float64[o], values that no output channel of a weighted node exceeds, whatever the data; infinity where nothing
+    bounds them.
+
+    Only a Conv behind a clamp is bounded.
+    """
     producer = graph.producers().get(node.inputs[0])
     bound = None if producer is None else clamp_bound(producer, graph)
     weights = weights_of(node, graph)
@@ -38,9 +43,13 @@ def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
 
 
 def scale_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tuple[str, ...]]:
-    """The model whose tensors carry their factors, by the same names, and the nodes that were put in for the host.
+    """Return the model whose tensors carry their factors, by the same names, and the nodes that undo factors for the host.
 
-    Raises CompileError: factors for a tensor that the model has not, or of another number of channels.
+    The returned model has no file behind it (`source` is None). The given one is not changed.
+
+    `factors`: float64[c] by tensor, above 0.
+    Raise CompileError for factors of a tensor that the model lacks, or of another number of channels. Raise InternalError for
+    factors that the nodes cannot carry.
     """
     graph = model.graph
     channels = Channels(graph)
@@ -71,7 +80,7 @@ def scale_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tupl
 
 
 def broadcast_factors(graph: OnnxGraph, factors: Factors) -> dict[str, Array]:
-    """Return the factors of each tensor in a shape that broadcasts to the tensor.
+    """Return the factors of each tensor in a shape that broadcasts to the tensor, such as [1, c, 1, 1].
 
     `graph`: a graph with these factors.
     """
@@ -83,6 +92,7 @@ def _shape_factors(factors: Factors, channels: Channels) -> dict[str, Array]:
 
 
 def _fault(name: str, factors: Array, graph: OnnxGraph, graph_channels: Channels) -> str | None:
+    """Return what is wrong with the factors of a tensor; None where nothing is."""
     if name not in graph.types or name in graph.constants:
         return f"factors: the model has no tensor {name!r}; repair it again"
     channels = math.prod(graph_channels.shape(name))
@@ -97,6 +107,7 @@ def _same(node: OnnxNode, factors: Factors) -> bool:
 
 
 def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[str, TensorType]) -> OnnxNode:
+    """Return a Mul that takes the factors out of a tensor; its constant and types are added to the mappings."""
     t = types[name]
     inverse, plain = f"{name}/inverse factors", f"{name}/without factors"
     constants[inverse] = (1 / factors).astype(np.float32)
@@ -107,7 +118,8 @@ def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[
 def _scale_node(
     node: OnnxNode, role: Roles, factors: Factors, graph: OnnxGraph, constants: dict[str, Array], types: dict[str, TensorType]
 ) -> OnnxNode:
-    """The node with its constants as the factors of its input and output ask."""
+    """Return the node with its constants as the factors of its input and output ask; new constants and types are added to the
+    mappings."""
     out = factors.get(node.outputs[0])
     brought = factors.get(node.inputs[0]) if node.inputs and node.inputs[0] in role.takes else None
     if out is None and brought is None:
@@ -165,25 +177,29 @@ def _new_constants(node: OnnxNode, out: Array | None, brought: Array | None, gra
 
 
 def _weight_view(node: OnnxNode, weights: Array) -> Array:
-    """[o, i, ...] of a weighted node's constant, a view of it."""
+    """Return a weighted node's constant as [o, i, ...], a view of it."""
     if node.op.op_type == "Conv" or (node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)):
         return weights
     return weights.T
 
 
 def _inputs_of(node: OnnxNode, factors: Array, shape: Sequence[int]) -> Array:
-    """The factors of the inputs that each weight of [o, i, ...] is multiplied with."""
+    """Return the factors of the inputs that each weight of [o, i, ...] is multiplied with."""
     groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
     by_group = np.repeat(factors.reshape(groups, shape[1]), shape[0] // groups, axis=0)
     return by_group.reshape(shape[0], shape[1], *(1,) * (len(shape) - 2))
 
 
 def weights_of(node: OnnxNode, graph: OnnxGraph) -> Array:
-    """float64[o, i, ...] of a weighted node."""
+    """Return the weights of a weighted node as float64[o, i, ...]."""
     return _weight_view(node, graph.constants[node.inputs[1]].astype(np.float64))
 
 
 def by_input(node: OnnxNode, magnitudes: Array, inputs: int) -> Array:
-    """float64[o, i] magnitudes of a weighted node's [o, i / groups] -> the largest that each of its inputs is multiplied with."""
+    """Return float64[i], the largest magnitude that each input channel of a weighted node is multiplied with.
+
+    `magnitudes`: float64[o, i / groups] of its weights.
+    `inputs`: number of input channels.
+    """
     groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
     return magnitudes.reshape(groups, -1, magnitudes.shape[1]).max(1).reshape(inputs)

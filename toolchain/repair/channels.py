@@ -1,7 +1,8 @@
 """Find which channels of a float network must carry the same factor, and to which power each tensor carries it.
 
-Factors begin at operators that can take them into their constants (a convolution, a product, a norm). They go through homogeneous
-operators (toolchain.repair.patterns) and end where constants take them out again.
+Factors begin at operators that can take them into their constants (a convolution, a product, a norm). They go through
+homogeneous operators (toolchain.repair.patterns) and end where constants take them out again. The groups of tensors that come
+of it are in toolchain.repair.channel_groups.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 
 @dataclass(frozen=True)
 class Roles:
-    """A description of what a node does with factors.
+    """The part that a node plays for factors.
 
     `makes`: its output can take any factors.
     `takes`: inputs that may bring any factors.
@@ -33,14 +34,15 @@ class Roles:
 
 
 def anywhere(node: OnnxNode) -> bool:
-    """Every node may carry factors."""
+    """Return True: every node may carry factors."""
     return True
 
 
 class Channels:
-    """A map of the connected channels of a graph in canonical form.
+    """The channels of a graph in canonical form, those connected that must carry the same factor.
 
-    `roles`: role of each node; nodes for which `carrying` is false take no factors.
+    `carrying`: nodes for which it is false take no factors.
+    `roles`: attribute, the role of each node by name.
     """
 
     def __init__(self, graph: OnnxGraph, carrying: Callable[[OnnxNode], bool] = anywhere):
@@ -70,15 +72,20 @@ class Channels:
         return self._patterns[name].shape
 
     def shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the factors of those tensors that the graph has."""
         return {name: self.shape(name) for name in names if name in self._patterns}
 
     def find_root(self, name: str) -> tuple[str, Fraction | None]:
-        """The tensor that stands for all that hang together with this one, and the power of its factors that this one's are.
-        None: there is no such power."""
+        """Return the tensor that stands for all whose factors depend on this one's, and the power of its factors that this
+        tensor carries.
+
+        The power is None where the tensors demand different ones, so that no factors are possible.
+        """
         return self._tensors.root(name)
 
     def numbers(self, names: Collection[str]) -> tuple[dict[str, Array], int]:
-        """int[c] of each tensor: which of the factors of all of them its channels have; and how many there are."""
+        """Return for each tensor int[c], the index of each channel's factor among the distinct factors of all of them, and how
+        many these are."""
         above = np.array(self._above, np.int64)
         while (above[above] != above).any():
             above = above[above]
@@ -93,6 +100,7 @@ class Channels:
         return np.arange(first, len(self._above)).reshape(shape)
 
     def _merge_channels(self, a: Array, b: Array) -> Array:
+        """Connect the channels of two broadcast patterns one by one, and return the first."""
         a, b = np.broadcast_arrays(a, b)
         if not np.array_equal(a, b):
             for one, other in {(int(i), int(j)) for i, j in zip(a.ravel(), b.ravel())}:
@@ -106,7 +114,7 @@ class Channels:
 
 
 class _Connected:
-    """Tensors by the one that stands for them."""
+    """Tensors whose factors depend on each other, as a forest of powers (union-find)."""
 
     def __init__(self) -> None:
         self._above: dict[str, tuple[str, Fraction]] = {}
@@ -117,7 +125,7 @@ class _Connected:
         return top, None if top in self._torn else power
 
     def connect(self, a: str, b: str, power: Fraction) -> None:
-        """b has the factors of a to this power."""
+        """Note that `b` has the factors of `a` to this power. Two different powers make the whole set impossible."""
         (top, x), (other, y) = self._find_root(a), self._find_root(b)
         if top != other:
             self._above[other] = (top, x * power / y)
@@ -149,7 +157,7 @@ def _find_weighted_roles(node: OnnxNode, graph: OnnxGraph, patterns: dict[str, A
 
 
 def _plain(node: OnnxNode, graph: OnnxGraph) -> bool:
-    """Return whether the channels of the input and the output are those of the weights."""
+    """Return whether the channels of the input and the output of a weighted node are those of its weights."""
     kind, attributes = node.op.op_type, node.op.attributes
     rank, weights = len(graph.types[node.inputs[0]].shape), graph.constants[node.inputs[1]]
     if kind == "Conv":

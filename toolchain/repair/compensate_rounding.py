@@ -1,4 +1,7 @@
-"""Sums and averages of machines that round down or toward zero, set right on average by the zero points they are given."""
+"""Compensate the bias of sums and averages on machines that round down or toward zero, by other zero points.
+
+It is a step of a repair (`offsets`), and follows every choice of ranges, since the offsets depend on scales.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,11 @@ from toolchain.repair.network import Network, Progress
 def offset_zero_points(
     network: Network, quantization: Quantization, samples: Iterable[Sample], progress: Progress
 ) -> StepOutcome:
-    """An Offset for each Add, Sub and average whose rounding would leave it low, where the machine has zero points; needs no
-    samples."""
+    """Return the quantization with an Offset for each Add, Sub and average whose rounding would leave it low.
+
+    It comes back unchanged where there are none, and with a note where the machine has no zero points. The samples are not
+    read; it has the parameters of a step.
+    """
     if network.chip.numerics.symmetric_activations:
         return StepOutcome(quantization, notes=("offsets: the machine has no zero points (numerics.symmetric_activations)",))
     integer, offsets = network.integer(quantization), dict[str, Offset]()
@@ -37,6 +43,7 @@ def offset_zero_points(
 
 
 def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -> Offset | None:
+    """Return the offset of an average; None where the machine rounds it to nearest or padding counts."""
     x, y = (integer.types[n] for n in (node.inputs[0], node.outputs[0]))
     array = op.as_convolution(x.shape[3], network.chip)
     rounding = network.chip.numerics.rounding_of("convolution" if array else "average_pool")
@@ -51,6 +58,7 @@ def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -
 
 
 def _of_sum(node: Node, op: Binary, network: Network, integer: Graph) -> Offset | None:
+    """Return the offset of a sum or difference; None where the machine rounds it to nearest."""
     numerics, y = network.chip.numerics, integer.types[node.outputs[0]].quant
     rounding = numerics.rounding_of(op.kind)
     if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):

@@ -1,8 +1,8 @@
 """Equalize channels of very unequal size: each is multiplied by its own factor, so that they share a scale better.
 
-The factors of the tensors between two layers follow from the weights of both layers. Where weights have a scale for each channel,
-the factors follow from the tensors themselves. Depthwise layers and homogeneous operators pass factors on, to a power. An example
-lies between the producer of a spectrum, over the root of its sum of squares, and the consumer of magnitudes.
+Two steps of a repair are here: `equalize` between chip layers, and `free_ends` for what only the host reads. The factors of the
+tensors between two layers follow from the weights of both layers, or from the tensors' own peaks. Depthwise layers and
+homogeneous operators pass factors on, to a power. No output of the float network changes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LEAST = 2.0**-10  # of the largest: smaller channels count as this large
 class _Aim:
     """A weighting for factors: sizes at the consumers ** after / sizes at the producers ** before.
 
-    `by_weights`: for layers whose channels share a scale, the size at a producer is that of the weights that make the channel.
-    Otherwise the size is the channel's calibrated peak.
+    `by_weights`: the size at a producer is that of the weights that make the channel. Otherwise it is the channel's calibrated
+      peak.
     """
 
     by_weights: bool
@@ -53,8 +53,10 @@ def equalize(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Return factors for all groups of tensors between chip layers, and new ranges for the tensors that carry them.
-    Several weightings of producers and consumers are tried, and none; the best on a few samples wins, at ranges of these samples.
+    """Return the quantization with factors for all groups of tensors between chip layers, and with new ranges.
+
+    Several weightings of producers and consumers are tried, and none; the best on a few samples wins. Where none is best, or
+    there are no groups, the quantization comes back unchanged. New factors drop the `layers` that earlier steps chose.
 
     `measured`: the samples that the final ranges are measured on; None means `samples`.
     """
@@ -82,8 +84,10 @@ def free_ends(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Leave sums that only the host reads on the host, and level the channels of what layers leave for the host alone.
-    A scale for all channels would be wasted on values that the chip never sees.
+    """Return the quantization with sums that only the host reads on the host, and channels that only the host reads levelled.
+
+    A scale for all channels would be wasted on values that the chip never sees. The quantization comes back unchanged without
+    such.
 
     `measured`: as in `equalize`.
     """
@@ -110,10 +114,13 @@ def apply_factors(
     samples: Iterable[Sample],
     progress: Progress,
 ) -> StepOutcome:
-    """Return the quantization with more factors and more hosted nodes, and with new ranges.
+    """Return the quantization with more factors and more hosted nodes, and with new ranges of these samples.
+
+    The outcome can measure ranges of other samples too.
 
     `network`: the network after the changes of `before`; the factors come on top of those.
-    `reason`: why the nodes of `hosted` are better on the host.
+    `factors`: float64[c] by tensor of the model.
+    `hosted`: nodes of the model for the host; `reason`: why they are better there.
     """
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
@@ -142,7 +149,7 @@ def apply_factors(
 
 
 def _list_hosted_sums(network: Network) -> tuple[str, ...]:
-    """The model's nodes of sums on the chip that the host alone reads."""
+    """Return the model's nodes of sums of two tensors that the chip computes and the host alone reads."""
     graph, chip = network.model.graph, chip_nodes(network)
     consumers = graph.consumers()
     source_nodes: list[str] = []
@@ -176,7 +183,7 @@ class _Peaks:
 
 
 def channel_peaks(network: Network, groups: Sequence[Group], samples: Iterable[Sample], progress: Progress) -> dict[str, Array]:
-    """float64[c] of each tensor of the groups, over all samples."""
+    """Return the largest magnitude of each channel over all samples in float: float64[c] of each tensor of the groups."""
     sinks = {name: _Peaks(shape) for group in groups for name, shape in group.shapes.items()}
     if not sinks:
         return {}
@@ -193,7 +200,7 @@ def channel_peaks(network: Network, groups: Sequence[Group], samples: Iterable[S
 
 
 def _level_group(peak_by_tensor: Mapping[str, Array], group: Group, graph: OnnxGraph) -> Array | None:
-    """Factors that make all channels of a group as large as its largest."""
+    """Return the factors that make all channels of a group as large as its largest; None where all are zero."""
     peaks = group.peaks(peak_by_tensor)
     return _within(peaks.max() / np.maximum(peaks, peaks.max() * _LEAST), group, graph) if peaks.max() > 0 else None
 
@@ -201,6 +208,8 @@ def _level_group(peak_by_tensor: Mapping[str, Array], group: Group, graph: OnnxG
 def _balance_groups(
     groups: Sequence[Group], graph: OnnxGraph, peak_by_tensor: Mapping[str, Array], aim: _Aim
 ) -> dict[str, Array]:
+    """Return the factors by tensor that balance producers and consumers, by sweeps over all groups; those of groups that stay
+    are left out."""
     layers = {
         n.name: n for g in groups for n in (*g.makers, *(taker for taker, _ in g.takers)) if n.op.op_type != "LayerNormalization"
     }
@@ -231,19 +240,21 @@ def _magnitudes(node: OnnxNode, graph: OnnxGraph) -> Array:
 
 
 def _spread(node: OnnxNode, factors: Array, shape: tuple[int, ...]) -> Array:
+    """Return factors of the input channels as float64[o, i / groups], one for each weight of the layer."""
     groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
     return np.repeat(factors.reshape(groups, shape[1]), shape[0] // groups, axis=0)
 
 
 def _relative(sizes: Sequence[Array]) -> Array:
-    """The largest of each channel, each array's largest being 1."""
+    """Return the largest of each channel over arrays that are first divided by their own largest, at least _LEAST."""
     return np.max([np.maximum(s / max(s.max(), 1e-30), _LEAST) for s in sizes], axis=0)
 
 
 def _within(factors: Array, group: Group, graph: OnnxGraph) -> Array:
     """Return the factors centred on 1, none beyond MOST.
-    Where clamps lie between, a channel that some data may bring to the clamp has factor 1.
-    The factor of any other channel keeps it clear of the clamp, so the clamp moves and no output changes.
+
+    Where clamps lie between, a channel that some data may bring to the clamp has factor 1. The factor of any other channel
+    keeps it clear of the clamp, so that no output changes.
     """
     if not group.bounds:
         middle = np.exp(np.log(factors).mean())

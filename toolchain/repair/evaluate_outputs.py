@@ -1,4 +1,8 @@
-"""Measure how far a quantized network is from float on samples that no step saw, which decides whether a step is kept."""
+"""Measure how far a quantized network is from float on samples that no step saw, which decides whether a step is kept.
+
+The steps of a repair call `OutputEvaluator.verdict` for each variant, and `OutputQuality.objection` and `losses` to compare
+two. Levels are in dB of SQNR, cut to FLOOR_DB (-20) to CEILING_DB (60).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
 @dataclass(frozen=True)
 class OutputQuality:
-    """A record of the SQNR of each output, and of its parts: operands of a Concat that makes it.
+    """The quality of each output, and of operands of a Concat that makes it, on the evaluator's samples.
 
     `parts`: quality over all samples.
     `each`: dB of every sample, by the name of the part.
@@ -47,18 +51,19 @@ class OutputQuality:
 
     @property
     def decibels(self) -> float:
-        """The mean over the parts."""
+        """Return the mean SQNR over the parts in dB; CEILING_DB without parts."""
         return float(np.mean([_clamp_decibels(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
 
     @property
     def weakest_db(self) -> float:
-        """The least over the parts and what they hold."""
+        """Return the least SQNR in dB over the parts, their slices and their indices; CEILING_DB without parts."""
         return min((p.weakest_db for p in self.parts), default=CEILING_DB)
 
     def objection(self, before: OutputQuality, *, tested: bool = True, least_db: float = LEAST_GAIN_DB) -> str | None:
-        """Return why this is no better than `before` by `least_db`, or None where it is. What one of them lacks is not compared.
+        """Return why this is no better than `before` by `least_db`, or None where it is. Only parts that both have are
+        compared.
 
-        `tested`: a paired test over the samples says too whether the gain is more than chance.
+        `tested`: the gain must also be beyond chance, by a paired test over the samples.
         """
         pairs = self._pairs(before)
         if not pairs:
@@ -70,9 +75,12 @@ class OutputQuality:
         return None if chance is None else f"{format_gain(gain)}, {chance}"
 
     def losses(self, before: OutputQuality, plain: OutputQuality) -> dict[str, str]:
-        """Return the reason against the change for each part that it harms, by the part's tensor.
-        A part is harmed if it loses MOST_LOST_DB of what it had `before`, or so much that it may be worse than `plain`.
-        Gains of the other parts do not count.
+        """Return for each part that is harmed why it is, by the part's tensor.
+
+        A part is harmed if it loses MOST_LOST_DB against `before`, or is or may be below `plain`. Gains of the other parts do
+        not count.
+
+        `before`: quality with the steps kept so far; `plain`: quality without repair.
         """
         fallen = [(name, was, after) for name, was, after in self._pairs(before) if after < was - MOST_LOST_DB]
         fallen += [(name, was, after) for name, was, after in self._pairs(plain) if after < was - LEAST_GAIN_DB]
@@ -89,14 +97,14 @@ class OutputQuality:
         return [(p.name, earlier[p.name], _clamp_decibels(p.sqnr_db)) for p in self.parts if p.name in earlier]
 
     def _gains(self, before: OutputQuality, name: str) -> NDArray[np.float64]:
-        """dB of each sample."""
+        """Return the gain in dB of each sample of a part."""
         return np.subtract(self.each[name], before.each[name])
 
 
 def pick_trial_samples(samples: Iterable[Sample]) -> list[Sample]:
-    """Return the few samples by which a step chooses between alternatives, spread over all of its samples where their number is
-    known.
-    Sequences begin in silence, and data often lies in the order of its kinds.
+    """Return at most eight samples by which a step chooses between alternatives, spread over all of its samples.
+
+    Where their number is not known, every third of the first ones is taken.
     """
     if isinstance(samples, Fold) and samples.count is not None:
         return list(spread_over(samples, TRIED_ON))
@@ -115,7 +123,7 @@ def _by_chance(gains: NDArray[np.float64]) -> str | None:
 
 
 def _mean_and_error(gains: NDArray[np.float64]) -> tuple[float, float]:
-    """The standard error of the mean; 0 of a single sample."""
+    """Return the mean and its standard error, which is 0 of a single sample."""
     return float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(gains.size) if gains.size > 1 else 0.0
 
 
@@ -127,16 +135,12 @@ def _clamp_decibels(decibels: float) -> float:
 class OutputEvaluator:
     """An evaluator of quantizations on a fixed set of samples.
 
-    `samples`: the same samples each time they are iterated. Float values are computed once for a model, and kept where there
-    are few.
-
     States of a model are judged like outputs. A sample that follows the previous one, as its states say, begins with the states
-    that the integers left. So a loss of a state counts at every later step.
+    that the integers left. An output of a Softmax is judged by the logarithms of its probabilities, since few places decide the
+    probabilities themselves.
 
-    An output of a Softmax is judged by the logarithms of its probabilities; for the chip they follow from the scores that it
-    reads.
-    Probabilities themselves depend on the few places where two classes are close. In a recognizer some strings are at 5 dB and
-    others at 40, so no gain of a step is beyond chance.
+    `samples`: the same samples each time they are iterated. Float values are computed once for a model, and stay in memory
+      where they are small.
     """
 
     samples: Iterable[Sample]
@@ -145,8 +149,9 @@ class OutputEvaluator:
     )
 
     def verdict(self, network: Network, quantization: Quantization) -> OutputQuality:
-        """Return the output quality of the integer reference. Raise CompileError where the machine cannot express the
-        quantization.
+        """Run the integer reference on the samples and return the quality of its outputs.
+
+        Raise CompileError where the machine cannot express the quantization.
         """
         session, states = network.session(quantization), _Sequence(network.model.states)
         operands = list_output_operands(network.model, network.selection.graph, network.origins)
@@ -166,6 +171,7 @@ class OutputEvaluator:
         return OutputQuality(parts, {p.name: tuple(map(_clamp_decibels, measured.list_levels(p))) for p in parts})
 
     def _with_values(self, network: Network, tensor_names: Sequence[str]) -> Iterable[tuple[Sample, Mapping[str, np.ndarray]]]:
+        """Yield each sample with float's values of these tensors."""
         model = network.model
         if id(model) in self._values:
             yield from zip(self.samples, self._values[id(model)][1], strict=True)
@@ -182,7 +188,7 @@ class OutputEvaluator:
 
 
 class _Sequence:
-    """The states of integers from sample to sample, as far as one follows the other."""
+    """The states that the integers leave from sample to sample, as far as one follows the other."""
 
     def __init__(self, pairs: Sequence[StatePair]) -> None:
         self._pairs = pairs
@@ -190,10 +196,12 @@ class _Sequence:
         self._chip_states: dict[str, np.ndarray] = {}
 
     def begin_sample(self, sample: Sample) -> Sample:
+        """Return the sample, with the integers' own states where its states are those that float left in the sample before."""
         follows = bool(self._real) and all(_are_equal(sample[name], value) for name, value in self._real.items())
         return {**sample, **self._chip_states} if follows else sample
 
     def end_sample(self, values: Mapping[str, np.ndarray], run: Run) -> None:
+        """Take the states that both networks leave."""
         self._real = {pair.past: values[pair.present] for pair in self._pairs}
         self._chip_states = {pair.past: run.real[pair.present] for pair in self._pairs}
 
@@ -206,6 +214,7 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 class _Softmax:
     """A Softmax that makes an output of the model.
 
+    `output`, `scores`: its tensors.
     `hosted`: the host computes it, with exact probabilities; those of the chip are codes, most of them 0.
     """
 
@@ -230,15 +239,17 @@ class _Softmax:
         return values[self.output], run.outputs[self.output]
 
     def _in_logs(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the logarithms of probabilities, less their mean along the axis."""
         return self._less_mean(np.log(np.maximum(probabilities, LEAST_PROBABILITY)))
 
     def _from_scores(self, scores: np.ndarray) -> np.ndarray:
-        """The same as from probabilities but for the least of them."""
+        """Return the logarithms of the probabilities that these scores have, up to a constant, less their mean along the
+        axis."""
         least = math.log(LEAST_PROBABILITY)
         return self._less_mean(np.maximum(scores - scores.max(self.axis, keepdims=True), least))
 
     def _less_mean(self, logarithms: np.ndarray) -> np.ndarray:
-        """The mean along the axis says nothing."""
+        """Return the logarithms less their mean along the axis, which probabilities do not depend on."""
         return logarithms - logarithms.mean(self.axis, keepdims=True)
 
 
@@ -253,5 +264,5 @@ def _softmaxes(network: Network) -> list[_Softmax]:
 
 
 def format_gain(decibels: float) -> str:
-    """Return a gain or a loss in words."""
+    """Return a gain or a loss in dB as a clause."""
     return f"the outputs {'gain' if decibels >= 0 else 'lose'} {abs(decibels):.2f} dB"

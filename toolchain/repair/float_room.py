@@ -1,4 +1,4 @@
-"""Give tensors that a quantized model leaves in float room for values beyond those that calibration showed."""
+"""Widen the ranges of tensors that a quantized model leaves in float, for values beyond those that calibration showed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ _ROOM = 4.0  # docs/quantized_models.md: times the calibrated range
 
 
 def add_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
-    """Return the ranges with room beyond calibration for tensors that a quantized model leaves in float, which have no end.
+    """Return the ranges; those of tensors that a quantized model leaves in float reach four times as far, if codes have more
+    than 8 bits.
 
-    Tensors whose codes are finer than those of 8 bits have it, as far as the function that computes them reaches.
+    They reach no farther than the function that computes the tensor does, and never less far than calibration showed.
+
+    `ranges`: calibrated ranges by tensor of the model.
+    `types`: types of codes by tensor, at least of those in float.
     """
     fine = {n for n in network.selection.float_tensors & ranges.keys() if types[n].bits > 8}
     roomy = {n: Range(min(r.low, _ROOM * r.low), max(r.high, _ROOM * r.high)) if n in fine else r for n, r in ranges.items()}

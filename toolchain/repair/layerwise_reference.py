@@ -1,4 +1,8 @@
-"""The integer reference, node after node over all samples: each node sees what the ones before it, repaired already, give."""
+"""Run the integer reference node after node over all samples, so that each layer sees what the repaired ones before it give.
+
+`run_layerwise` asks a function for the parameters of each chip node and runs the node with them. Host subgraphs run between.
+  `pick_resident_samples` chooses as many samples as memory holds.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,10 @@ Choose = Callable[[Node, Mapping[str, Sequence[Array]]], LayerParameters]
 
 @dataclass(frozen=True)
 class ResidentSamples:
-    """A choice of samples that a walk over the layers holds in memory.
+    """The samples that a walk over the layers holds in memory.
 
     `first`: samples that run from the beginning.
-    `later`: samples that join where tensors are smaller.
+    `later`: samples that join where tensors are smaller; they are run up to there then.
     `joining_nodes`: chip nodes from which the later samples are present.
     `together`: number of later samples that are run up to there at once.
     """
@@ -51,7 +55,12 @@ class ResidentSamples:
 def run_layerwise(
     network: Network, quantization: Quantization, resident: ResidentSamples, choose: Choose
 ) -> dict[str, LayerParameters]:
-    """Chooses the parameters of every chip node in turn, by name; those of `given` are where it starts."""
+    """Run the network over the samples, choosing the parameters of every chip node in turn, and return them by node.
+
+    The result begins with the layers of `quantization`, and holds each choice that is not AS_IN_THE_MODEL.
+
+    `choose`: gets the node and the codes of all live tensors, a list over the samples each, and returns the node's parameters.
+    """
     integer, layer_parameters = network.integer(quantization), dict(quantization.layers)
 
     def run(values: _Values, node: Node, chosen: LayerParameters) -> None:
@@ -76,10 +85,10 @@ def run_layerwise(
 
 
 class _Values:
-    """A store of the live values of each sample.
+    """The live values of each sample.
 
-    `codes`: codes by chip tensor.
-    `real`: real values by model tensor, of those that the host makes or reads.
+    `codes`: by chip tensor, the codes of each sample.
+    `real`: for each sample, real values by model tensor, of those that the host makes or reads.
     """
 
     def __init__(self, network: Network, quantization: Quantization, integer: Graph, samples: Iterable[Sample]):
@@ -124,17 +133,20 @@ class _Values:
         self.real = [{n: x for n, x in real.items() if n in read} for real in self.real]
 
     def run_island(self, part: Segment) -> None:
+        """Run a host subgraph on each sample under onnxruntime."""
         session = open_session(build_host_subgraph(self._network.model, part).model)
         for real in self.real:
             real.update(zip(part.outputs, session.run(list(part.outputs), make_host_feeds(session, part.inputs, real))))
 
     def enter(self, part: Segment) -> None:
+        """Quantize the inputs of a chip region."""
         for name in part.inputs:
             if name not in self.codes:
                 port = self._port(name)
                 self.codes[name] = [to_codes(real[port.model], port) for real in self.real]
 
     def leave(self, part: Segment, later: Sequence[Segment]) -> None:
+        """Dequantize the outputs of a region that later host subgraphs read, and drop codes that nobody reads."""
         read = {n for p in later if not p.on_chip for n in p.inputs}
         for name in part.outputs:
             port = self._port(name)
@@ -145,6 +157,7 @@ class _Values:
                 del self.codes[name]
 
     def run(self, node: Node, chosen: LayerParameters) -> None:
+        """Quantize one node with these parameters, run it on all samples, and drop the inputs that nobody reads any more."""
         network = self._network
         scope = node_scope(network.graph, network.chip, self._types, self._quants, self._quantization, node, chosen)
         nodes = lower_node(node, scope)
@@ -173,8 +186,10 @@ def _parts_of_states(graph: Graph, sample: Sample) -> dict[str, Array]:
 
 
 def pick_resident_samples(network: Network, quantization: Quantization, samples: Iterable[Sample]) -> ResidentSamples:
-    """Return as many samples as memory holds through a walk, at most SAMPLES, spread over all where their number is known.
-    Some tensors are too large for so many samples only at the beginning, as in image networks; then the other samples join later.
+    """Return as many samples as HELD_BYTES holds through a walk, at most SAMPLES, spread over all where their number is known.
+
+    Some tensors are too large for so many samples only at the beginning, as in image networks; then the other samples join
+    later.
     """
     order, integer = [node for part in partition_graph(network.graph) for node in part.nodes], network.integer(quantization)
     live = _live_bytes(order, integer)

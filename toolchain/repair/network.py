@@ -1,4 +1,8 @@
-"""Hold a float network with its machine, and make the integer network of a quantization; the steps of a repair work on it."""
+"""Hold a float network with its machine, and make the integer network of a quantization from it.
+
+Calibration, the steps of repair and the placement of nodes at ports work on a `Network`. It is frozen: each change returns a
+new one, selected anew where nodes go to the host.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +43,17 @@ CycleCounter = Callable[["Network", Quantization], int]
 
 @dataclass(frozen=True)
 class Network:
-    """A float network on its machine.
+    """A float network on its machine, and what the user asked of it.
 
     `model`: the model in float.
-    `selection`: the part of the model that the machine's chip runs.
-    `host_nodes`: nodes of the model that the user asked to leave on the host.
-    `types`: types that the user set for tensors of the model.
+    `selection`: the chip's operators of the model, as `select` made them, with what stays on the host.
+    `host_nodes`: nodes of the model that are to stay on the host.
+    `types`: types that the user or repair set for tensors of the model.
     `weight_types`: types that the user set for weights of layers.
+    `not_finite`: by tensor that a sample fills with NaN or infinity, a text; nodes at them are on the host.
     `raw_ports`: inputs and outputs, by their names in the file, that keep one affine scale.
-    `max_slowdown`: times the cycles that wider codes may take; `count_cycles` gives those of a plan, None: none are chosen.
-    `not_finite`: tensors without a range since a sample holds such values, with the reason why nodes at them stay on the host.
+    `max_slowdown`: factor of the cycles that wider codes may take.
+    `count_cycles`: returns the expected cycles of a network with a quantization. None: repair chooses no wider codes.
     """
 
     model: NormalModel
@@ -64,32 +69,33 @@ class Network:
 
     @cached_property
     def graph(self) -> Graph:
-        """The chip operators as selected, clamps fused, in float."""
+        """Return the chip operators as selected, clamps fused, in float."""
         return fuse_selected_clamps(self.selection, self.chip)
 
     @property
     def weighted(self) -> list[Node]:
-        """Layers of `graph` that have weights."""
+        """Return the layers of `graph` that have weights."""
         return [n for n in self.graph.nodes if isinstance(n.op, Convolution)]
 
     @property
     def origins(self) -> Mapping[str, Origin]:
-        """Return the origins of the selection."""
+        """Return the model's tensor and its layout by tensor of `graph`."""
         return self.selection.origins
 
     @property
     def chip_tensors(self) -> list[str]:
-        """The model's tensors that the chip holds."""
+        """Return the model's tensors that the chip holds, sorted."""
         return sorted({tensor for tensor, _ in self.origins.values()})
 
     @property
     def tensors(self) -> list[str]:
-        """The model's tensors whose ranges are to be found: those on the chip that a quantized model says no scale of."""
+        """Return the model's tensors whose ranges are to be calibrated: those on the chip that a quantized model says no scale
+        of."""
         return sorted({*self.chip_tensors} - self.selection.file_ranges.keys())
 
     @property
     def said_types(self) -> dict[str, CodeType]:
-        """Return the types of the model's tensors: first those of the model, then the type overrides."""
+        """Return the types that are given for the model's tensors: first those of the model, then the type overrides."""
         return {**self.selection.types, **self.types}
 
     @property
@@ -119,9 +125,9 @@ class Network:
         return self.machine.chip
 
     def override_types(self, overrides: Sequence[str]) -> Network:
-        """Return the network with the types that each --type NAME=TYPE asks for. Raise CompileError with every fault of the
-        arguments.
-        Numbers that make addresses keep their type, since they are exact.
+        """Return the network with the types that each --type NAME=TYPE asks for.
+
+        Numbers that make addresses keep their type, since they are exact. Raise CompileError with every fault of the arguments.
         """
         if not overrides:
             return self
@@ -140,15 +146,15 @@ class Network:
     @cached_property
     def compiler_weights(self) -> frozenset[str]:
         """Return the layers whose weights the compiler makes, as those of a Resize.
+
         Weights of a product in the file are the file's own, computed from constants or not.
         """
         products = {name for name, kind in self.model.nodes if kind in PRODUCTS or self.model.weights.get(name)}
         return frozenset(node.name for node in self.weighted if not products & {*node.sources, node.name})
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
-        """Return the types for the tensors that the chip holds.
-        A clamp may be fused, so that the chip does not hold its input. Then the output of the clamp takes the type, unless it
-        has its own.
+        """Return the types, and of a tensor that a fused clamp took away also its type for the clamp's output, unless that has
+        its own.
 
         `types`: types by tensor of the model.
         """
@@ -168,9 +174,10 @@ class Network:
         return {**{to[0]: types[t] for t, to in moved.items() if to}, **types}
 
     def through(self, quantization: Quantization) -> Network:
-        """This network, as it comes from the model, with factors and types of a quantization, and its hosted nodes on the host.
+        """Return the network with the factors, types and host nodes of a quantization. The network must be as it comes from the
+        model.
 
-        Raises CompileError: factors that do not fit the model.
+        Raise CompileError where factors or nodes do not fit the model.
         """
         network = self.with_types(quantization.types)
         if not quantization.factors and not quantization.hosted:
@@ -180,10 +187,10 @@ class Network:
         return replace(network, model=model).host(repaired, BY_REPAIR)
 
     def with_types(self, types: Mapping[str, CodeType]) -> Network:
-        """Return the network with these types of the model's tensors, of which those of the user stay. Operators in steps get the
-        steps that codes of this type take.
+        """Return the network with these types of the model's tensors. Types that the network has already win.
 
-        `types`: of tensors; those that the model lacks, as in other shapes, are passed over.
+        Operators that are computed in steps get the steps that codes of this type take. Tensors that the model lacks are passed
+        over.
         """
         type_by_tensor = self.said_types
         more = {n: codes for n, codes in types.items() if n in self.model.types and type_by_tensor.get(n) is not codes}
@@ -196,7 +203,7 @@ class Network:
         return replace(self, model=model, types=all_types).host((), "")
 
     def host(self, nodes: Collection[str], reason: str) -> Network:
-        """Return the network with these nodes of the model on the host too, for this reason."""
+        """Return the network with these nodes of the model on the host too, for this reason, selected anew."""
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
         selection = select_graph(self.model, self.chip, hosted, self.selection.pass_options)
         reason_by_node = {f.node: f.reason for f in self.selection.fallbacks}
@@ -210,7 +217,8 @@ class Network:
 
     def without_range(self, tensor: str, what: str) -> Network | None:
         """Return the network with the producers and consumers of a tensor on the host, since codes cannot hold it.
-        Return None where that does not help or would move products; then the user must mend the data.
+
+        Return None where that was done already or would move products to the host; then the user must mend the data.
 
         `what`: a phrase such as `NaN in 2 of 6 elements`.
         """
@@ -224,8 +232,10 @@ class Network:
         return replace(hosting_network, not_finite={**self.not_finite, tensor: what})
 
     def _makers_of_masks(self, nodes: Collection[str]) -> set[str]:
-        """The nodes that make masks which `nodes` read, at once or through sums. Codes saturate at minus infinity, so that what a
-        mask makes NaN would be a number behind them."""
+        """Return the nodes that make masks which `nodes` read, at once or through sums.
+
+        Codes saturate at minus infinity, so that what a mask makes NaN would be a number behind them.
+        """
         undivided_model = self.model.undivided or self.model
         masks, makers = find_masked_tensors(undivided_model.proto), {o: n for n in undivided_model.graph.nodes for o in n.outputs}
         pending, mask_nodes = (
@@ -242,12 +252,17 @@ class Network:
         return mask_nodes
 
     def integer(self, quantization: Quantization) -> Graph:
-        """The integer graph, nothing fused behind its layers: its bits are those of the program."""
+        """Return the integer graph of a quantization without fused epilogues; it computes the bits of the program.
+
+        Raise CompileError where the machine cannot express the quantization.
+        """
         return quantize(self.graph, self.chip, quantization)
 
     def session(self, quantization: Quantization) -> Session:
-        """The integer reference of the whole network, islands on the host among it; `run_detailed` gives every chip tensor's
-        codes. They run where float models do."""
+        """Return a session of the integer reference, host subgraphs included; `run_detailed` gives every chip tensor's codes.
+
+        Raise CompileError where the machine cannot express the quantization.
+        """
         container = reference_container(self.model, self.selection, self.machine, self.integer(quantization))
         return Session(container, backend="reference", host=get_float_host())  # type: ignore[arg-type]
 

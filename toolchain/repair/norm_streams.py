@@ -1,8 +1,8 @@
 """List the tensors around each normalization that hold rows of unlike size, as the residual sums of transformers do.
 
 A few tokens have values of hundreds there, where the others have values of 1. One scale for all of them leaves the others few
-codes. A norm divides every row by its own size, so that the network depends on the small rows as much as on the large ones.
-How much the codes lose follows from the values of one float run; nothing is built for it.
+codes. A norm divides every row by its own size, so that the network depends on the small rows as much as on the large ones. The
+loss follows from the values of one float run; repair.solve_types gives such tensors wider codes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class NormStream:
 def list_norm_streams(
     model: NormalModel, groups: Mapping[str, Sequence[str]], free: Collection[str], samples: Iterable[Sample], codes: int
 ) -> list[NormStream]:
-    """Return the norms whose tensors may have wider codes, in the order of loss, largest first.
+    """Return the norms whose tensors may have wider codes, in the order of loss, largest first. Each tensor is listed once.
 
-    `groups`: by operator, its tensors whose type is to be chosen.
+    `groups`: by the output of an operator, its tensors whose type is to be chosen.
     `free`: tensors of the chip whose type nobody gives.
-    `samples`: whose values are measured.
+    `samples`: samples whose float values are measured, all in memory.
     `codes`: number of codes of the narrow type.
     """
     norms, graph = [n for n in (model.undivided or model).graph.nodes if n.op.op_type in NORMALIZATIONS], _SumGraph(model)

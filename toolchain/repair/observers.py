@@ -1,4 +1,4 @@
-"""Choose the observer whose range each tensor takes, by the error at the outputs of the network."""
+"""Choose the observer whose range each tensor takes, by the error at the outputs of the network; a step of a repair."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def choose_observers(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Return the ranges that the search over all observers chooses for each tensor.
-    One pass over the samples gives the ranges of all observers. Tensors between steps keep the machine's own observer.
-    Of the others the best observer for all comes first. Then half of those that would change try the ranges of the others, then
-    a quarter, then an eighth. A group keeps them where the outputs of a few samples gain.
+    """Return the quantization with the ranges that a search over all observers chooses for each tensor.
+
+    One pass over the samples gives the ranges of all observers. First the best observer for all tensors is taken. Then halves
+    and smaller groups of the tensors try the ranges of the others, and keep them where the outputs of a few samples gain. At
+    most TRIALS variants are evaluated. Tensors between the steps of a decomposed operator keep the machine's own observer.
 
     `measured`: the samples of that pass; None means `samples`.
     """
@@ -79,6 +80,8 @@ def _mix_ranges(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choi
 
 @dataclass
 class _Search:
+    """The search for the observers; `run` returns the observer of each tensor."""
+
     network: Network
     before: Quantization
     observations: ObservedRanges
@@ -107,7 +110,11 @@ class _Search:
         other: ObserverName,
         limit: int,
     ) -> tuple[Choice, float]:
-        """Groups of tensors, in the model's order, take the other observer's range where that gains; larger ones first."""
+        """Let groups of tensors take the other observer's range where that gains, larger groups first, and return choice and
+        level.
+
+        `limit`: number of trials, over all calls, at which it ends.
+        """
         order = {name: i for i, name in enumerate(self.network.model.types)}
         differing = sorted(
             (n for n, o in chosen.items() if not _is_same_range(ranges[o][n], ranges[other][n])), key=lambda n: (order[n], n)
@@ -124,6 +131,8 @@ class _Search:
         return chosen, level
 
     def _decibels(self, ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> float:
+        """Return the mean level of the outputs in dB with these observers; -inf where the machine cannot express their
+        ranges."""
         self._trials += 1
         self.progress("choose ranges", self._trials, TRIALS)
         model = self.network.model

@@ -1,8 +1,8 @@
-"""Propagate what is known of a tensor's channels through the operators of a float network.
+"""Propagate a value for each channel through the operators of a float network, as factors of channels go through them.
 
 A pattern is an array that broadcasts to a tensor, with one value for each of its channels. The channels are axis 1 of a
 convolution's output, the last axis of a product's, or both axes that a Reshape cut them into. Values are factors, or numbers of
-channels that share one factor.
+channels that share one factor. The modules repair.channels and repair.channel_scaling use both.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean"})
 
 def plain_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of the pattern of a tensor of which no more is known.
-    Channels are on axis 1 from four dimensions on, else on the last axis.
+
+    Channels are on axis 1 from four dimensions on, else on the last axis; all other axes have 1.
     """
     at = _CHANNELS_AT if len(shape) >= _FIRST_MAP_RANK else len(shape) - 1
     return tuple(d if axis == at else 1 for axis, d in enumerate(shape))
 
 
 def power(node: OnnxNode, graph: OnnxGraph) -> Fraction:
-    """d, where the node is homogeneous: f(s x) = s^d f(x) for every s > 0."""
+    """Return d of a homogeneous node: f(s x) = s^d f(x) for every s > 0. The node must be one that `propagate_pattern`
+    accepts."""
     if node.op.op_type == "Sqrt":
         return Fraction(1, 2)
     if node.op.op_type == "Pow":
@@ -48,8 +50,13 @@ def power(node: OnnxNode, graph: OnnxGraph) -> Fraction:
 
 
 def propagate_pattern(node: OnnxNode, graph: OnnxGraph, pattern_by_tensor: Patterns, merge: Merge) -> Array | None:
-    """The pattern of a node's output, before it is taken to the node's power, by those of its inputs. None: the node is not
-    homogeneous, or would mix channels. merge: told of all that must be one, as the operands of a sum."""
+    """Return the pattern of a node's output by those of its inputs, before it is taken to the node's power.
+
+    Return None where the node is not homogeneous, would mix channels, or has no input with a pattern.
+
+    `merge`: called for two patterns that must be one, as the operands of a sum; it returns the first, as wide as both. It may
+      raise or record what it gets.
+    """
     if not node.inputs or len([y for y in node.outputs if y]) != 1:
         return None
     rule = _rule(node, graph)
@@ -86,13 +93,17 @@ def _rule(node: OnnxNode, graph: OnnxGraph) -> _Rule | None:
 
 
 def clamp_bound(node: OnnxNode, graph: OnnxGraph) -> float | None:
-    """The upper bound of a Clip, in the units of a channel whose factor is 1: it is for those who choose factors to keep."""
+    """Return the upper bound of a Clip, None for another node or a Clip without one.
+
+    It is in the units of a channel whose factor is 1, so who chooses factors must keep such channels clear of it.
+    """
     if node.op.op_type != "Clip" or len(node.inputs) < 3 or not node.inputs[2]:
         return None
     return graph.constants[node.inputs[2]].item()
 
 
 def _clips_at_zero(node: OnnxNode, graph: OnnxGraph) -> bool:
+    """Return whether the lower bound of a Clip is 0, which keeps it homogeneous but for its upper bound."""
     low = graph.constants[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else np.array(-np.inf)
     return low.size == 1 and low.item() == 0
 
@@ -114,7 +125,10 @@ def _spread(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -
 
 
 def _sum(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
-    """Constants take the factors too, so they may have a number for each channel, or one for all."""
+    """Return the pattern of a sum; None where a constant has more channels than the pattern.
+
+    Constants take the factors too, so they may have a number for each channel, or one for all.
+    """
     rank = len(graph.types[node.outputs[0]].shape)
     pattern = _at_rank(read[0], rank)
     for other in read[1:]:
@@ -125,7 +139,8 @@ def _sum(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> A
 
 
 def _propagate_concat(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
-    """Along the channels these are one behind the other; along anything else they are the same of all parts."""
+    """Return the pattern of a Concat. Along the channels it is the patterns one behind the other, else they must be the
+    same."""
     rank = read[0].ndim
     axis = int(node.op.attributes.get("axis", 0)) % rank
     if all(pattern.shape[axis] == 1 for pattern in read):
@@ -177,6 +192,7 @@ def _propagate_reduction(node: OnnxNode, graph: OnnxGraph, read: list[Array], me
 
 
 def _propagate_reshape(node: OnnxNode, graph: OnnxGraph, read: list[Array], merge: Merge) -> Array | None:
+    """Return the pattern of a Reshape. Dimensions that are cut or joined with the channels' get a value for each index."""
     before, after = (graph.types[n].shape for n in (node.inputs[0], node.outputs[0]))
     if 0 in before:
         return None
@@ -193,7 +209,7 @@ def _propagate_reshape(node: OnnxNode, graph: OnnxGraph, read: list[Array], merg
 
 
 def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Axes of both shapes that hold the same elements in the same order, as few at a time as can be."""
+    """Return pairs of axes of both shapes that hold the same elements in the same order, as few axes at a time as can be."""
     blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -208,6 +224,7 @@ def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
 
 
 def _at_rank(pattern: Array, rank: int) -> Array:
+    """Return the pattern with dimensions of size 1 in front, up to so many dimensions."""
     return pattern.reshape((1,) * (rank - pattern.ndim) + pattern.shape)
 
 

@@ -1,4 +1,8 @@
-"""Decide which nodes next to inputs and outputs the host computes while it converts codes, by the signal that parts keep."""
+"""Decide which nodes next to inputs and outputs the host computes while it converts codes, by the signal that parts keep.
+
+It runs before calibration, on a few float samples. A chain of nodes at a port goes to the host where codes at its far end keep
+more of the data.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +39,11 @@ _MOST_CROSSING = 1.1  # docs/accuracy.md: of elements that cross between host an
 
 
 def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
-    """Return the network with the host computing nodes beside ports, where codes at a port lose a part of its data.
+    """Return the network with the host computing nodes beside ports, and with scales by channel (repair.port_scales).
 
-    `raw_ports`: inputs and outputs that keep one affine scale, with all nodes beside them on the chip.
+    Ports of states, and those whose type or scale somebody gives, stay as they are.
+
+    `raw_ports`: names in the file of inputs and outputs that keep one affine scale, with all nodes beside them on the chip.
     """
     graph, model = network.model.graph, network.model
     raw = {n for n in (*graph.inputs, *graph.outputs) if model.name(n) in raw_ports}
@@ -78,7 +84,8 @@ def _gains_for_free(graph: OnnxGraph, chain: PortChain, chip: PartLevels, host: 
 
 
 def _list_cuts(network: Network, pinned: Collection[str]) -> list[list[PortChain]]:
-    """Return for each port the chains that the user leaves to be placed, with as many elements to hand on as the port has."""
+    """Return for each port the chains of nodes that may be placed. Nobody pins them, and about as many elements cross as the
+    port has."""
     graph = network.model.graph
     groups = ([c for c in cuts if not _is_pinned(network, c)] for cuts in find_port_chains(graph, pinned))
     slim = ([c for c in cuts if c.count_crossing(graph) <= _MOST_CROSSING] for cuts in groups)
@@ -125,7 +132,7 @@ def _list_ends(cuts: Sequence[PortChain]) -> list[str]:
 def _compare(
     model: NormalModel, chain: PortChain, values: Mapping[str, np.ndarray], numerics: Numerics
 ) -> tuple[PartLevels, PartLevels]:
-    """Return the levels of what the chain hands on: with the chip's codes at both of its ends, and with the boundary's alone."""
+    """Return the levels of what the chain hands on: computed on the chip from the port's codes, and by the host."""
     coded = {n: round_to_codes(values[n], numerics) for n in (chain.port, *chain.boundary)}
     session = FloatSession(ModelPart(chain.reads, model.normal_part), chain.results, few_runs=True)
     count = len(values[chain.port])

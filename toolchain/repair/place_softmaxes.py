@@ -1,7 +1,8 @@
 """Leave a Softmax that makes an output to the host, where its rows are too long for the chip's softmax of 16 bits.
 
 That softmax counts each score that is 10 or more below the largest as exp(-10) in codes, 6.1e-5, as TFLite's does. In a row of
-6,625 classes these add up to 0.4, so that a class of probability 1 gets 0.71.
+6,625 classes these add up to 0.4, so that a class of probability 1 gets 0.71. It runs before calibration, on a few float
+samples.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class _LongSoftmax:
 
 
 def place_output_softmaxes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
-    """Return the network with each Softmax on the host that makes an output, and whose probabilities the chip makes poor.
+    """Return the network with each such Softmax on the host whose probabilities are poor on the chip and gain on the host.
 
-    `raw_ports`: inputs and outputs that keep their place.
+    `raw_ports`: names in the file of outputs that keep their place.
     """
     for softmax in _list_candidates(network, raw_ports):
         levels = _compare(network, softmax, samples)
@@ -93,7 +94,7 @@ def _list_moves_to_output(graph: OnnxGraph, tensor: str) -> tuple[OnnxNode, ...]
 
 
 def _compare(network: Network, softmax: _LongSoftmax, samples: Iterable[Sample]) -> tuple[float, float] | None:
-    """Return what is left of the probabilities in dB, on the chip and on the host; None where scores are not finite."""
+    """Return the SQNR in dB of the probabilities, on the chip and on the host; None where values are not finite."""
     (scores,), (output,) = softmax.node.inputs, softmax.node.outputs
     values = run_float(network.model, (scores, output), samples, FEW_SAMPLES)
     if values is None:
@@ -116,5 +117,6 @@ def _compute_on_chip(scores: np.ndarray, numerics: Numerics) -> np.ndarray:
 
 
 def _compute_softmax(scores: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis in float64."""
     power = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
     return np.asarray(power / power.sum(-1, keepdims=True))

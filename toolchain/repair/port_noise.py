@@ -1,4 +1,7 @@
-"""Measure what the codes at a port lose of its data, part by part."""
+"""Measure what rounding to codes at a port loses of its data, part by part, for the placement of nodes at ports.
+
+A part is one index of the channels or of the last axis. Levels are dB of what varies over noise.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _CLEAN_DB = 200.0  # docs/accuracy.md: of a part without noise
 
 @dataclass(frozen=True)
 class ModelPart:
-    """A part of a float network, as a model for `FloatSession`."""
+    """A part of a float network with other inputs, as a model for `FloatSession`."""
 
     inputs: Sequence[str]
     part: Callable[[Sequence[str], Sequence[str]], FloatSubmodel]
@@ -45,7 +48,10 @@ class ModelPart:
 def run_float(
     model: NormalModel, names: Sequence[str], samples: Iterable[Sample], most: int = MOST_SAMPLES
 ) -> dict[str, np.ndarray] | None:
-    """Return the float values of tensors in up to `most` samples, along a new first axis, or None where some are not finite."""
+    """Return the float values of tensors in up to `most` samples, stacked along a new first axis, fewer where they are large.
+
+    Return None without samples, or where a value is not finite.
+    """
     elements = sum(model.types[n].elements for n in names)
     session = FloatSession(ModelPart(model.inputs, model.normal_part), names, few_runs=True)
     rows = [session.run(sample) for sample in islice(samples, min(most, max(_MOST_ELEMENTS // elements, 1)))]
@@ -55,13 +61,13 @@ def run_float(
 
 
 def round_to_codes(values: np.ndarray, numerics: Numerics) -> np.ndarray:
-    """Return the values of the nearest codes of a scale that covers all of them."""
+    """Return the values rounded to the codes of one scale that covers all of them, as real float32."""
     codes, quant = find_nearest_codes(values, numerics)
     return ((codes - quant.zero_point) * quant.scale).astype(np.float32)
 
 
 def find_nearest_codes(values: np.ndarray, numerics: Numerics) -> tuple[np.ndarray, Quant]:
-    """Return the nearest codes of a scale that covers all values, as float64, and that scale."""
+    """Return the nearest codes of one scale that covers all values, as float64 whole numbers, and its qparams."""
     quant = activation_quant(Range(float(values.min()), float(values.max())), numerics)
     codes = np.rint(values.astype(np.float64) / quant.scale) + quant.zero_point
     return np.clip(codes, *numerics.activation.limits), quant
@@ -69,10 +75,10 @@ def find_nearest_codes(values: np.ndarray, numerics: Numerics) -> tuple[np.ndarr
 
 @dataclass(frozen=True)
 class PartLevels:
-    """Signal to noise in dB of the parts of tensors. The signal is what varies.
+    """Signal to noise in dB of the parts of tensors. The signal is what varies, so a constant part counts as without noise.
 
     `total_by_tensor`: of all values of a tensor.
-    `part_by_axis`: float64[indices] by tensor and axis.
+    `part_by_axis`: float64[indices] by tensor and axis of the stacked values.
     """
 
     total_by_tensor: Mapping[str, float]
@@ -80,18 +86,19 @@ class PartLevels:
 
     @property
     def worst(self) -> float:
-        """Return the least signal to noise in dB."""
+        """Return the least level in dB of all tensors and parts."""
         parts = (float(level.min()) for level in self.part_by_axis.values())
         return min([_CLEAN_DB, *self.total_by_tensor.values(), *parts])
 
     def improves_on(self, other: PartLevels, limit_db: float, gain_db: float) -> bool:
-        """Return whether a tensor or part that is below a limit in `other` gains, and is of use then."""
+        """Return whether a tensor or part below `limit_db` in `other` gains `gain_db` here and is no longer poor."""
         pairs = [(level, np.float64(other.total_by_tensor[name])) for name, level in self.total_by_tensor.items()]
         pairs += [(level, other.part_by_axis[key]) for key, level in self.part_by_axis.items()]
         return any(bool(np.any((y < limit_db) & (x >= np.maximum(y + gain_db, POOR_SQNR_DB)))) for x, y in pairs)
 
     def keeps(self, other: PartLevels) -> bool:
-        """Return whether no tensor and no part is below its level in `other`, but for parts that stay good."""
+        """Return whether no tensor and no part is more than SAME_DB below its level in `other`. A part may fall as far as
+        LOW_DB."""
         if any(level < other.total_by_tensor[name] - SAME_DB for name, level in self.total_by_tensor.items()):
             return False
         least = {key: np.minimum(level - SAME_DB, LOW_DB) for key, level in other.part_by_axis.items()}
@@ -99,14 +106,17 @@ class PartLevels:
 
 
 def list_part_axes(shape: Sequence[int]) -> list[int]:
-    """Return the axes of a tensor whose indices are parts: its channels and its last axis. Rows and columns of a feature map are
-    none."""
+    """Return the axes of a tensor whose indices are parts: its channels and its last axis, if they have 2 to 64 indices.
+
+    Rows and columns of a feature map are none.
+    """
     axes = {1} if len(shape) == 4 else {1, len(shape) - 1}
     return [axis for axis in sorted(axes) if 0 <= axis < len(shape) and 1 < shape[axis] <= _MOST_PARTS]
 
 
 def measure_parts(exact: Mapping[str, np.ndarray], noisy: Mapping[str, np.ndarray]) -> PartLevels:
-    """Return the levels of tensors, of their channels, and of their last indices. Samples are along the first axis."""
+    """Return the levels of `noisy` against `exact`, of tensors and of parts with enough values. Samples are along the first
+    axis."""
     parts = dict[tuple[str, int], np.ndarray]()
     for name, values in noisy.items():
         for axis in (1 + axis for axis in list_part_axes(values.shape[1:])):

@@ -1,4 +1,8 @@
-"""Give the channels of an output scales of their own: the host multiplies and adds what the last product leaves out."""
+"""Give the channels of an output scales of their own, where one scale for all loses a channel.
+
+The last product's weights are divided by the scales, and the host multiplies again and adds the offset while it converts codes.
+It is the last step of repair.place_port_nodes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _MOST_ROOM = 1.9  # docs/accuracy.md: from 2 on a power of two that is half as l
 class ChannelScale:
     """A scale for each channel of a product, and an offset where no Relu follows: real = scale * chip's + offset.
 
-    Both are float32[c, 1, ...].
+    Both are float32[c, 1, ...]; `offset` is None behind a clamp.
     """
 
     scale: np.ndarray
@@ -36,9 +40,12 @@ class ChannelScale:
 
 
 def scale_outputs(network: Network, products: Sequence[CodedProduct], samples: Iterable[Sample]) -> Network:
-    """Return the network with scales by channel for those products that lose a channel behind one scale.
+    """Return the network with scales by channel for those products that lose a channel behind one scale and gain by scales.
 
-    `products`: what the chip hands to the host.
+    Products whose type or scale the user or the file gives stay, and so do all of a model that is quantized already. Where a
+    sample is not finite, nothing changes.
+
+    `products`: products whose codes the chip hands to the host.
     """
     model = network.model
     fixed = {*network.selection.file_ranges, *network.types}
@@ -62,7 +69,7 @@ def scale_outputs(network: Network, products: Sequence[CodedProduct], samples: I
 
 
 def is_poor_product(values: np.ndarray, name: str, numerics: Numerics, limit_db: float) -> bool:
-    """Return whether the codes of one scale for all channels leave a part below a level."""
+    """Return whether the codes of one scale for all channels leave a part of these values below `limit_db`."""
     return measure_parts({name: values}, {name: round_to_codes(values, numerics)}).worst < limit_db
 
 
@@ -86,8 +93,10 @@ def _compare(name: str, exact: np.ndarray, scale: ChannelScale, numerics: Numeri
 def _measure_scale(values: np.ndarray, has_offset: bool) -> ChannelScale:
     """Return the scales that bring each channel into [-1, 1], with room for values of other data.
 
-    Behind n values the largest of k n is ln(k n) / ln(n) times as large, where the tail is exponential.
+    Of k times as many values the largest is ln(k n) / ln(n) times that of n, where the tail is exponential.
+
     `values`: float32[samples, n, c, ...].
+    `has_offset`: the scale is centred on the channel's own range.
     """
     others = (0, 1, *range(3, values.ndim))
     low, high = (np.squeeze(v, (0, 1)) for v in (values.min(others, keepdims=True), values.max(others, keepdims=True)))
@@ -146,7 +155,10 @@ def _divide(
     types: dict[str, TensorType],
     constants: dict[str, np.ndarray],
 ) -> OnnxNode:
-    """Return a product that makes `codes`, which fill their range."""
+    """Return a product with weights and bias divided by the scales, whose output `codes` fills its range.
+
+    Constants and types are added to the mappings.
+    """
     name, read = node.outputs[0], node.inputs[0]
     transposed = node.op.op_type == "Conv" or node.op.attributes.get("transB", 0)
     weights = graph.constants[node.inputs[1]].astype(np.float64)
@@ -164,7 +176,7 @@ def _divide(
 def _multiply(
     name: str, codes: str, scale: ChannelScale, types: dict[str, TensorType], constants: dict[str, np.ndarray]
 ) -> list[OnnxNode]:
-    """Return the host's nodes that take the scales out again."""
+    """Return the host's nodes that multiply by the scales and add the offset; constants and types are added to the mappings."""
     _add_constant(_name_constant(name, "scale"), scale.scale, types, constants)
     types[codes] = types[name]
     if scale.offset is None:

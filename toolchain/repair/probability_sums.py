@@ -1,7 +1,8 @@
 """Leave sums of probabilities to the host: expected values over bins, which lose most by codes that do not sum to one.
 
-A pitch tracker ends so: Softmax, times the frequency of each bin, sum. Other examples are the soft argmax of key points and
-disparities, and box distances of detectors. Attention is none of them: what it weighs is computed.
+It is a step of a repair. A pitch tracker ends so: Softmax, times the frequency of each bin, sum. Other examples are the soft
+argmax of key points and disparities, and box distances of detectors. Attention is none of them, since its weighted operand is
+computed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def host_probability_sums(
     *,
     measured: Iterable[Sample] | None = None,
 ) -> StepOutcome:
-    """Return the quantization with sums of probabilities on the host.
+    """Return the quantization with sums of probabilities on the host, and with new ranges; unchanged where there are none.
+
     The host gets the Softmax, the products with constants, the sum, and what follows up to an output.
 
     `measured`: the samples that the final ranges are measured on; None means `samples`.
@@ -46,13 +48,17 @@ def host_probability_sums(
 
 
 def find_probability_sums(graph: OnnxGraph) -> list[tuple[OnnxNode, ...]]:
-    """Return for each Softmax the nodes from there to the weighted sums of its probabilities, with the elementwise work by
-    constants behind them. A Softmax without such a sum is left out."""
+    """Return for each Softmax the nodes from it to the weighted sums of its probabilities, and elementwise work by constants
+    behind.
+
+    A Softmax without such a sum is left out.
+    """
     traced = (_trace(graph, node) for node in graph.nodes if node.op.op_type == "Softmax")
     return [nodes for nodes in traced if nodes]
 
 
 def _trace(graph: OnnxGraph, softmax: OnnxNode) -> tuple[OnnxNode, ...]:
+    """Return the nodes from this Softmax to its weighted sums in graph order; empty without such a sum."""
     is_sum, nodes = {softmax.outputs[0]: False}, list[OnnxNode]()
     for node in graph.nodes:
         computed, kind = {n for n in node.inputs if n and n not in graph.constants}, node.op.op_type
@@ -90,7 +96,7 @@ def list_hostable_sums(network: Network) -> list[OnnxNode]:
 
 
 def _list_followers(graph: OnnxGraph, nodes: Collection[OnnxNode]) -> list[OnnxNode]:
-    """Return what lies between the sums and the outputs; nothing where there is a product, whose layer the chip runs."""
+    """Return the nodes between the sums and the outputs; none where a product is among them, whose layer the chip runs."""
     inside = {n.name for n in nodes}
     reached = {o for n in nodes for o in n.outputs}
     followers = list[OnnxNode]()

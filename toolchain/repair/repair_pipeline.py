@@ -1,4 +1,8 @@
-"""The steps of a repair in their fixed order, each kept only where samples that no step saw gain by it."""
+"""Run the steps of a repair in their fixed order, and keep each only where samples that no step saw gain by it.
+
+STEPS lists them for both efforts. A step takes a network, a quantization and samples, and returns another quantization
+(`StepOutcome`). Then the integer network is run on the held-out samples (repair.evaluate_outputs), which decides.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +37,17 @@ EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 class RepairStep:
     """A step of a repair.
 
+    `name`: as reports print it. A step has an entry for each effort where its parameters differ.
+    `run`: the function that makes the step's choice.
     `verdicts`: its duration, as a number of evaluations of the held-out samples.
     `efforts`: efforts that run it.
-    `instead_of`: a step that makes the same choices in another way. The better of the two is kept, if its gain over either is
-    no chance.
-    `by_layer`: it takes `leave`: the layers that it is not to touch.
+    `instead_of`: a step that makes the same choices in another way. The better of the two is kept, if its gain over the quality
+      before both is no chance.
+    `by_layer`: it takes `leave`, the layers that it is not to touch.
+    `finds_ranges`: it takes `measured`, all samples, to measure its final ranges on.
     `least_db`: gain of the outputs in dB that it must reach to be kept.
-    `below_db`: it runs where a part of the held-out samples is below.
-    `remeasures`: it takes what measures the ranges of earlier steps.
-    `finds_ranges`: its choice is `measured` on all samples, as ranges are without repair.
+    `below_db`: it runs only where a part of the held-out outputs has less dB.
+    `remeasures`: it takes `remeasure`, the function that measures the ranges of earlier steps.
     """
 
     name: str
@@ -85,11 +91,13 @@ STEPS: tuple[RepairStep, ...] = (
 
 @dataclass(frozen=True)
 class StepResult:
-    """A record of one step: SQNR of the outputs of the held-out samples (mean over the parts, dB) before it and with it.
+    """The result of one step: the mean SQNR over the parts of the outputs on the held-out samples, in dB, before it and with
+    it.
 
-    `why`: the reason why the step was kept or not.
-    `gains`: gains of the layers that it chose for, on the samples it saw.
-    `advice`: what the user may ask for instead, whether it was kept or not.
+    `after_db`: None where the step changed nothing or the machine cannot express it.
+    `is_kept`, `why`: whether the step was kept, and the reason.
+    `gains`: gains of the layers that it chose for, on the samples it saw; empty where it was not kept.
+    `notes`: what it did; `advice`: what the user may ask for instead, whether it was kept or not.
     """
 
     step: str
@@ -102,6 +110,7 @@ class StepResult:
     advice: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result with the keys of `RepairStepFigures` in the JSON report."""
         gains = [{"layer": g.layer, "before": g.before, "after": g.after} for g in self.gains]
         levels = {"before_db": round(self.before_db, 3), "after_db": None if self.after_db is None else round(self.after_db, 3)}
         return {"step": self.step, "kept": self.is_kept, "why": self.why, **levels, "notes": list(self.notes), "layers": gains}
@@ -109,12 +118,13 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """The network after the steps that were kept.
+    """The repaired network.
 
-    `network`: gone through what `quantization` changes in it.
-    `held_out`: the number of samples that judged the steps.
+    `network`: the network with the factors, types and host nodes that `quantization` asks for.
+    `tried`: the steps that ran, in order.
+    `held_out`: number of samples that judged.
     `quality`: what these samples say of `quantization`.
-    `measure`: as of the latest step that was kept and has it.
+    `measure`: measures the ranges that go with the choices, of the latest kept step that has such; None: as without repair.
     """
 
     network: Network
@@ -145,7 +155,11 @@ def run_repair(
 ) -> RepairResult:
     """Run the steps one after another and keep those that help. Same samples give the same result.
 
-    `quantization`: the quantization without repair.
+    A step by layers that harms a part of the outputs is tried once more with the layers before that part left as they are. A
+    step that the machine cannot express is not kept; nothing is raised.
+
+    `network`, `quantization`: calibrated, without repair.
+    `fit_samples`: samples that steps see; `held_out`: samples that judge them.
     """
     base, judge, tried, without = network, OutputEvaluator(held_out), list[StepResult](), dict[str, OutputQuality]()
     clock = _Clock(steps, progress)
@@ -179,7 +193,10 @@ def run_repair(
 
 @dataclass(frozen=True, eq=False)
 class _Attempt:
-    """An attempt at a step: its outcome and its verdict, or the reason why the machine refuses it."""
+    """A step that was run: its outcome and the quality of the outputs with it.
+
+    `verdict`: None where there is nothing to judge, for the reason `refusal`.
+    """
 
     outcome: StepOutcome | None
     verdict: OutputQuality | None
@@ -187,9 +204,10 @@ class _Attempt:
     least_db: float = LEAST_GAIN_DB
 
     def objection(self, best: OutputQuality, without: OutputQuality | None) -> str | None:
-        """Return the reason against this attempt, or None.
+        """Return why the step is not kept; None where it gains enough.
 
-        `without`: quality before the step that this one stands in for, where that step was kept.
+        `best`: quality with the steps kept so far.
+        `without`: quality before the step that this one stands in for, where that step was kept; else None.
         """
         if self.verdict is None:
             return self.refusal
@@ -198,7 +216,7 @@ class _Attempt:
         return self.verdict.objection(best, tested=False) or self.verdict.objection(without)
 
     def losses(self, best: OutputQuality, plain: OutputQuality) -> dict[str, str]:
-        """Return the losses by tensor of the model."""
+        """Return the parts of the outputs that the step harms, by tensor of the model, each with a text."""
         return {} if self.verdict is None else self.verdict.losses(best, plain)
 
     def make_result(self, step: str, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
@@ -213,7 +231,8 @@ class _Attempt:
 
 
 class _Clock:
-    """A clock that reports the running step and about how long the remaining steps take.
+    """A reporter of progress: the running step and about how long the remaining steps take.
+
     The estimate comes from the first verdict before any step has run, then from the duration of the steps.
     """
 
@@ -223,11 +242,13 @@ class _Clock:
         self._verdict_s = 0.0
 
     def start(self) -> None:
+        """Take the time since the clock was made as that of one verdict."""
         self._verdict_s, self._began = time.monotonic() - self._began, time.monotonic()
         left_s = self._verdict_s * sum(s.verdicts for s in self._steps)
         self._progress(f"repair: {len(self._steps)} steps, about {left_s:.0f} s", 0, None)
 
     def within(self, at: int) -> Progress:
+        """Report that step number `at` begins, and return the progress function that it gets."""
         done, remaining_verdicts = (sum(s.verdicts for s in part) for part in (self._steps[:at], self._steps[at:]))
         taken_s = time.monotonic() - self._began
         is_timed = done and taken_s > self._verdict_s  # steps with nothing to do tell nothing
@@ -246,8 +267,9 @@ def _attempt(
     progress: Progress,
     spared: frozenset[str] = frozenset(),
 ) -> _Attempt:
-    """Run a step and evaluate its outcome.
+    """Run a step and evaluate its outcome; a CompileError becomes a refusal.
 
+    `base`: the network before all steps.
     `run`: calls the function of `step`, which starts from `before`.
     `spared`: layers that the step leaves as they are.
     """
@@ -263,7 +285,7 @@ def _attempt(
 
 
 def find_upstream_layers(network: Network, tensors: Iterable[str]) -> frozenset[str]:
-    """Layers with weights that any of these tensors of the model is made by."""
+    """Return the layers with weights that any of these tensors of the model depends on."""
     graph, producers = network.graph, network.graph.producers()
     target_tensors, reached = set(tensors), set[str]()
     waiting = [*target_tensors, *(name for name, origin in graph.origins.items() if origin.tensor in target_tensors)]

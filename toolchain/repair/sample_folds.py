@@ -1,4 +1,8 @@
-"""Calibration samples dealt into those that steps may see and those that judge: by magnitude and content, not by position."""
+"""Deal calibration samples into those that steps may see and those that judge: by magnitude and content, not by position.
+
+Near-copies of one sample go to one side, so that nothing is judged on what it was fitted to. Repair (`folds`) and the judging
+of a build deal in this way. A `Fold` is a part of the samples that can be read again.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,13 @@ _LEAST_GROUPS = 4  # of near-copies: fewer cannot be dealt, so that all is judge
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Some of a stream's samples, the same each time it is iterated. `count`: how many, where that is known.
+    """Some samples of a stream, the same each time that it is iterated.
 
-    Read again each time, but where all of them take at most KEPT_BYTES.
+    They are read again each time, unless all of them take at most KEPT_BYTES and were read once.
+
+    `start`: begins a new pass over them.
+    `count`: how many there are; None where that is not known.
+    `random`: they are drawn and no data of the user's.
     """
 
     start: Callable[[], Iterator[Sample]]
@@ -33,7 +41,7 @@ class Fold:
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Fold:
-        """All of them."""
+        """Return all of these samples as a fold; a fold itself comes back as it is."""
         if isinstance(samples, Fold):
             return samples
         return cls(lambda: iter(samples), get_sample_count(samples), bool(getattr(samples, "random", False)))
@@ -45,7 +53,7 @@ class Fold:
 
     @property
     def traits(self) -> Sequence[SampleTraits]:
-        """Of each sample; one pass over them the first time."""
+        """Return the traits of each sample, in order. The first call reads all samples."""
         if not self._traits:
             self._traits.extend([describe_sample(sample) for sample in self])
         return self._traits
@@ -63,7 +71,8 @@ class Fold:
         self._sample_cache.extend(cache or ())
 
     def pick(self, indices: Sequence[int]) -> Fold:
-        """Samples by index: in this order where all samples are in memory, else as they come."""
+        """Return the samples with these indices: in this order where all samples are in memory, else in the order of the
+        data."""
         if self._sample_cache:
             order, start = list(indices), lambda: (self._sample_cache[i] for i in order)
         else:
@@ -77,8 +86,12 @@ NONE = Fold(lambda: iter(()), 0)
 
 @dataclass(frozen=True, eq=False)
 class HoldOut:
-    """`seen` and `held`, which together are `every`; indices: of those held, in the order in which they were given. copies: so
-    many of those held are near-copies of samples seen."""
+    """A part of the samples to fit on and a part to judge on.
+
+    `every`: all samples; `seen`, `held`: those to fit on and those held out, which together are `every`.
+    `indices`: indices of the held ones, in the order in which the samples were given.
+    `copies`: so many of the held ones are near-copies of samples that are seen.
+    """
 
     every: Fold
     seen: Fold
@@ -87,11 +100,11 @@ class HoldOut:
     copies: int = 0
 
     def held_of(self, others: Iterable[Sample]) -> Fold:
-        """What is held out of the same samples in other shapes."""
+        """Return the held-out ones of the same samples in other shapes, in the same order."""
         return self.held if others is self.every else Fold.of(others).pick(sorted(self.indices))
 
     def seen_of(self, others: Iterable[Sample]) -> Fold:
-        """The others of these."""
+        """Return the samples of these that are not held out; `others` are the same samples in other shapes."""
         if others is self.every:
             return self.seen
         fold = Fold.of(others)
@@ -101,12 +114,15 @@ class HoldOut:
 def hold_out(
     samples: Iterable[Sample], count: Callable[[int], int], *, stretch: int = 1, least_seen: int | None = None
 ) -> HoldOut:
-    """count: of so many samples, how many are to be held out. stretch: so many neighbours are dealt together, as steps of a
-    sequence are. least_seen: samples that are left however near-copies are dealt; None: half.
+    """Deal the samples into those to fit on and those held out to judge, and return both.
 
-    All are ordered by magnitude and cut into as many strata as are to be held out, and the middle of each is, never the largest
-    of all. Near-copies are dealt together where there are groups enough. The order of the samples changes nothing, but for
-    stretches, and for data that outgrow KEPT_BYTES, whose folds are in the order of the data.
+    All are ordered by magnitude and cut into as many strata as are to be held out. The middle of each is held out, never the
+    largest of all. Near-copies go together where there are at least four groups of them. The order of the samples changes
+    nothing, but for stretches, and for data beyond KEPT_BYTES, whose folds are in the order of the data.
+
+    `count`: returns how many of so many samples to hold out; at most half are.
+    `stretch`: so many neighbours are dealt together, as steps of a sequence are.
+    `least_seen`: samples that are left to fit on however near-copies are dealt; None: half.
     """
     given = Fold.of(samples)
     traits = given.traits
@@ -128,14 +144,17 @@ def hold_out(
 
 
 def _groups_of_copies(order: Sequence[int], traits: Sequence[SampleTraits]) -> list[int]:
-    """By sample, in whatever order they came."""
+    """Return the group of near-copies of each sample, by the sample's index. order: the samples in the order to compare them
+    in."""
     found = dict(zip(order, group_near_copies([traits[i] for i in order])))
     return [found[i] for i in range(len(order))]
 
 
 def _held_groups(order: Sequence[int], groups: Sequence[int], wanted: int) -> set[int]:
-    """Indices of `wanted` samples or somewhat more, in whole groups, of which each stratum of `order` has one; never the first
-    group."""
+    """Return the indices of `wanted` samples or somewhat more, in whole groups, one group of each stratum of `order`.
+
+    The first group is never among them.
+    """
     members, held = dict[int, list[int]](), set[int]()
     for index in order:
         members.setdefault(groups[index], []).append(index)
@@ -147,12 +166,14 @@ def _held_groups(order: Sequence[int], groups: Sequence[int], wanted: int) -> se
 
 
 def folds(samples: Iterable[Sample], *, stretch: int = 1) -> HoldOut:
-    """What steps of a repair see, and what judges them: a quarter, but LEAST_JUDGES at least and HELD_OUT at most."""
+    """Deal the samples for a repair: a quarter judges, but at least LEAST_JUDGES and at most HELD_OUT, and never more than
+    half."""
     return hold_out(samples, lambda count: min(HELD_OUT, max(LEAST_JUDGES, count // EVERY)), stretch=stretch)
 
 
 def join_folds(fit_samples: Iterable[Sample], held_out: Iterable[Sample]) -> Fold:
-    """Join both folds again; a choice made on one fold and judged on the other is measured on both."""
+    """Return the samples of both folds, one after the other. A choice that is made on one and judged on the other is measured
+    on both."""
     counts = [s.count if isinstance(s, Fold) else None for s in (fit_samples, held_out)]
     known_counts = [n for n in counts if n is not None]
     random = isinstance(fit_samples, Fold) and fit_samples.random
@@ -160,9 +181,7 @@ def join_folds(fit_samples: Iterable[Sample], held_out: Iterable[Sample]) -> Fol
 
 
 def spread_over(samples: Iterable[Sample], most: int) -> Fold:
-    """Return at most `most` samples at equal distances, or the first ones where their number is not known.
-    Sequences begin in silence, and data often lies in the order of its kinds.
-    """
+    """Return at most `most` samples at equal distances, or the first ones where their number is not known."""
     count = samples.count if isinstance(samples, Fold) else len(samples) if isinstance(samples, list) else None
     if count is None:
         return Fold(lambda: islice(samples, most), None)

@@ -1,6 +1,7 @@
-"""Sample, in float and at some places of a layer's output, what the layer reads and what its output is added to.
+"""Sample the rows that a layer reads at some places of its output, for rounding its weights (repair.weight_rounding).
 
-Places are drawn by layer and sample.
+A row is the part of the input that one output element is the product of, so rows times weights give outputs. Places are drawn
+by layer and sample, the same in float and in integers. The addend of the layer's output is sampled at the same places.
 """
 
 from __future__ import annotations
@@ -42,9 +43,13 @@ _LAYER_BYTES = 96 << 20
 class SampledRows:
     """A plan for sampling one tensor for a layer.
 
-    `tensor`, `moves`: how the tensor follows from the model's tensor; None where that is unknown.
-    `addend`: the same for what the layer's output is added to, at the same places, where the addend is computed before the
-    output.
+    `node`: the layer; `read`: the chip tensor that is sampled, of the shape `shape`.
+    `window`: the kernel's window over it.
+    `seed`: with the sample's number it decides the places.
+    `samples`: the first so many samples are looked at, `most` places in each.
+    `size_bytes`: bytes of the rows of all these samples.
+    `tensor`, `moves`: the model's tensor, and the moves that make the chip's of it; None where there are no such.
+    `addend`: the same for what the layer's output is added to, where the addend is computed before the output; else None.
     """
 
     node: Node
@@ -68,12 +73,12 @@ class SampledRows:
 
 
 def sample_rows(network: Network, quantization: Quantization, samples: int) -> dict[str, SampledRows]:
-    """Return the rows to sample for each convolution, in the order of the graph.
+    """Return the rows to sample for each convolution whose weights may be rounded, by node in the order of the graph.
 
-    Layers that keep the codes of the model's file have none, since those codes stay as they are. Neither have weights that
-    several layers read, such as the steps of a recurrent layer, since the chip holds them once. Weights in two bit slices have
-    none either:
-    their bits suffice.
+    Layers that keep the codes of the model's file are left out. So are layers that share their weights, such as the steps of a
+    recurrent layer, and weights in two bit slices, whose bits suffice.
+
+    `samples`: number of samples to look at; places are divided among them.
     """
     graph, rows_by_layer, excluded = (
         network.graph,
@@ -92,7 +97,7 @@ def sample_rows(network: Network, quantization: Quantization, samples: int) -> d
 
 
 def _find_shared_layers(network: Network) -> set[str]:
-    """Layers whose weights are another's too, to the last bit."""
+    """Return the layers whose weights equal those of another layer to the last bit."""
     readers: dict[bytes, list[str]] = {}
     for node in network.weighted:
         weights = network.graph.constants[node.inputs[1]]
@@ -156,7 +161,7 @@ def _sample_addend_rows(place: SampledRows, other: str, network: Network, sample
 def _way(
     tensor: str, graph: Graph, origins: Mapping[str, tuple[str, str]]
 ) -> tuple[str | None, tuple[Callable[[Array], Array], ...]]:
-    """The model's tensor that a chip tensor is made of by moves alone, and these."""
+    """Return the model's tensor that a chip tensor is made of by moves alone, and these moves; None where there is none."""
     producers = graph.producers()
     moves: list[Callable[[Array], Array]] = []
     while origins[tensor][1] == INNER:
@@ -182,7 +187,7 @@ def _make_padding(op: Pad) -> Callable[[Array], Array]:
 
 
 class Rows:
-    """The rows of a layer over `samples`, in their order: `all` is float32[groups, rows, k], filled sample by sample."""
+    """The rows of a layer over `samples`: `all` is float32[groups, rows, k], in the order of the samples, filled by `put`."""
 
     def __init__(self, place: SampledRows, samples: int) -> None:
         self._place, self._samples = place, samples
@@ -201,7 +206,8 @@ class Rows:
 
 
 class FloatRows:
-    """The float rows of one layer after the other, computed for as many of the next ones as memory holds."""
+    """The float rows of layers, to be taken in the layers' order; each run computes as many of the next ones as memory
+    holds."""
 
     def __init__(self, network: Network, samples: Iterable[Sample], rows_by_layer: Mapping[str, SampledRows]):
         self._network, self._samples = network, samples
@@ -211,7 +217,10 @@ class FloatRows:
         self._pending_rows: dict[SampledRows, Rows | list[Array]] = {}
 
     def take(self, place: SampledRows) -> Array | None:
-        """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
+        """Return float32[groups, rows, k] over all samples, in their order; None where float's input is not known.
+
+        Each plan can be taken once, and in the order in which the plans were given.
+        """
         if place.tensor is None:
             return None
         while place not in self._pending_rows:
@@ -233,6 +242,7 @@ class FloatRows:
         return 4 * math.prod(place.shape) * place.samples
 
     def _compute(self) -> None:
+        """Run float on all samples for the next plans, as many as HELD_BYTES holds."""
         group = [self._waiting.pop(0)]
         room = HELD_BYTES - self._size_bytes(group[0])
         samples = group[0].samples

@@ -1,4 +1,7 @@
-"""Try wider codes for the first so many groups of tensors: the cycles they take, and what they leave of the worst part."""
+"""Try wider codes for the first so many groups of tensors in an order: the cycles they take, and what the worst part has then.
+
+The step that chooses types (repair.solve_types) makes the order and asks `TypeTrials.solve` how many groups to widen.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ SAME_DB = 0.5  # docs/repair.md: of the worst part: half as many tensors that lo
 
 
 class TypeTrials:
-    """The trials of the first so many groups of an order: what they cost in cycles, and what they leave of the worst part.
+    """The trials of one order of groups; cycles and levels of each count of groups are computed once.
 
-    `order`: output of the operator and tensors of each group. All steps of the operator are in it; its output is where it is
-    listed.
+    `before`: the quantization without wider codes.
+    `wide`: the wider type.
+    `order`: for each group the output of its operator and the tensors to widen. All steps of the operator get the type; its
+      output gets it where it is listed.
+    `measures`: evaluates the outputs, and counts cycles.
     """
 
     def __init__(
@@ -43,13 +49,14 @@ class TypeTrials:
         self._levels: dict[int, Mapping[str, float]] = {}
 
     def measure_ranges(self, samples: Iterable[Sample]) -> None:
-        """Measure the ranges of all groups in their wider codes."""
+        """Measure the ranges of the tensors of all groups for their wider codes. It must come before everything else."""
         if self._order:
             network = self._widen(len(self._order))
             self._ranges = measure_ranges_of_types(network, network.said_types, samples)
 
     def quantize(self, count: int) -> Quantization:
-        """Return the quantization with wider codes for the first groups. Raise CompileError where the machine has none."""
+        """Return the quantization with wider codes for the first `count` groups. Raise CompileError where the machine has
+        none."""
         network = self._widen(count)
         wider = [n for n in network.types if n not in self._network.types]
         ranges = {**self._ranges, **self._before.ranges, **{n: self._ranges[n] for n in wider if n in self._ranges}}
@@ -78,7 +85,8 @@ class TypeTrials:
     def solve(self, progress: Progress) -> tuple[int, tuple[float, float]]:
         """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after.
 
-        Parts that gain nothing by them do not count, such as elements of an output that its own codes lose.
+        It begins with the most groups that the budget of cycles allows, and halves their number while the worst part loses less
+        than SAME_DB. Parts that gain nothing by wider codes do not count.
         """
         count = self._find_most_within_budget(progress)
         gaining_parts = self._list_gaining_parts(0, count)
@@ -95,7 +103,8 @@ class TypeTrials:
         return (count if level > before_db + SAME_DB else 0), (before_db, level)
 
     def compare(self, count: int, other: int) -> tuple[float, float]:
-        """Return the worst part in dB with so many groups and with more, of parts that gain. Raise CompileError."""
+        """Return the worst part in dB with `count` groups and with `other`, among the parts that gain between them. Raise
+        CompileError."""
         gaining_parts = self._list_gaining_parts(count, other)
         return self._find_worst_db(count, gaining_parts), self._find_worst_db(other, gaining_parts)
 
@@ -105,6 +114,7 @@ class TypeTrials:
         return [part for part in before if after.get(part, before[part]) > before[part] + SAME_DB]
 
     def _find_worst_db(self, count: int, parts: Sequence[str]) -> float:
+        """Return the least level of these parts with so many groups; CEILING_DB without any."""
         levels = self.measure_levels(count)
         return min((levels[part] for part in parts if part in levels), default=CEILING_DB)
 
@@ -117,6 +127,7 @@ class TypeTrials:
         return self.count_cycles(count) / max(self.count_cycles(0), 1)
 
     def _find_most_within_budget(self, progress: Progress) -> int:
+        """Return the largest number of groups within the budget of cycles, by bisection."""
         least, most = 0, len(self._order)
         count = most
         while least < most:
@@ -135,13 +146,15 @@ class TypeTrials:
             return False
 
     def count_cycles(self, count: int) -> int:
-        """Return the expected cycles with the first groups wider. Raise CompileError."""
+        """Return the expected cycles with the first `count` groups wider. Raise CompileError where the machine cannot express
+        them."""
         if count not in self._cycles:
             self._cycles[count] = self._counter(self._widen(count), self.quantize(count))
         return self._cycles[count]
 
     def measure_levels(self, count: int) -> Mapping[str, float]:
-        """Return dB of every part with the first groups wider. Raise CompileError."""
+        """Return dB of every part and of what it holds, by key, with the first groups wider. Raise CompileError as
+        `count_cycles` does."""
         if count not in self._levels:
             quality = self._judge.verdict(self._widen(count), self.quantize(count))
             self._levels[count] = {key: db for part in quality.parts for key, db in part.list_levels().items()}
@@ -149,7 +162,8 @@ class TypeTrials:
 
 
 def measure_ranges_of_types(network: Network, types: Mapping[str, CodeType], samples: Iterable[Sample]) -> Mapping[str, Range]:
-    """Return the ranges of the network's tensors in the codes of these types, by the machine's own observer."""
+    """Return the ranges of the network's tensors on these samples, by the machine's own observer for the codes of these
+    types."""
     model, numerics = network.model, network.chip.numerics
     ranges = calibrate(
         model.proto,

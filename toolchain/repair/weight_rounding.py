@@ -1,4 +1,9 @@
-"""Codes of weights and biases chosen layer by layer: each layer reads what the repaired layers before it give in integers."""
+"""Choose codes of weights and biases layer by layer, as steps of a repair (toolchain.repair.repair_pipeline).
+
+Each layer reads what the repaired layers before it give in integers, on samples. Its weights are rounded to second order (GPTQ)
+against the float output, and its bias takes out the mean error that is left. `Codes` says what becomes of a layer's codes: they
+stay (`keep`), are rounded (`round`), or also compensate the error of the layer's inputs (`answer`).
+"""
 
 from __future__ import annotations
 
@@ -44,9 +49,11 @@ def round_layer_weights(
     sweeps: int = 0,
     leave: Collection[str] = (),
 ) -> StepOutcome:
-    """Round the weights of every layer to second order, then correct its bias so that the next layer reads the right mean.
+    """Return the quantization with the weights of every layer rounded to second order, and its bias corrected behind that.
 
-    `sweeps`: as in `round_weights`.
+    The outcome has the gain of each layer on these samples, and no new ranges.
+
+    `sweeps`: how often at most all codes are looked at again in turn after the rounding.
     `leave`: layers to leave as they are.
     """
     return _layer_by_layer("rounding", network, quantization, samples, progress, "round", sweeps, leave)
@@ -61,15 +68,20 @@ def compensate_input_error(
     sweeps: int = 0,
     leave: Collection[str] = (),
 ) -> StepOutcome:
-    """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `answer`. That pays
-    where codes are few; where they are many, it may follow the samples more than the network."""
+    """Return the same as `round_layer_weights`, for weights that first move to compensate the error of their layer's inputs.
+
+    That pays where codes are few. Where they are many, it may follow the samples more than the network.
+    """
     return _layer_by_layer("answering", network, quantization, samples, progress, "answer", sweeps, leave)
 
 
 def correct_biases(
     network: Network, quantization: Quantization, samples: Iterable[Sample], progress: Progress, *, leave: Collection[str] = ()
 ) -> StepOutcome:
-    """Every layer's bias alone; nothing where all were corrected with the codes already."""
+    """Return the quantization with every layer's bias corrected and its codes as they are.
+
+    The quantization comes back unchanged where every layer's bias was corrected already.
+    """
     if all(quantization.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in sample_rows(network, quantization, 1)):
         return StepOutcome(quantization)
     return _layer_by_layer("bias", network, quantization, samples, progress, "keep", 0, leave)
@@ -85,6 +97,10 @@ def _layer_by_layer(
     sweeps: int,
     leave: Collection[str],
 ) -> StepOutcome:
+    """Return the quantization with the chosen parameters of each layer, walking once over the network in its order.
+
+    Layers in `leave` and those without sampled rows keep their parameters.
+    """
     resident = pick_resident_samples(network, quantization, samples)
     rows_by_layer = sample_rows(network, quantization, resident.first.size)
     if resident.later.size:
@@ -131,12 +147,11 @@ class _TrialLayer:
 
 
 class _LayerData:
-    """A record of what a layer reads at its places, over all samples.
+    """The integer and float rows that a layer reads at its sampled places, over all samples.
 
     `rows`: float32[g, n, k], in integers, less the zero point.
     `real`: the same in float, None where that is unknown.
-    `addend_gap`: float32[n, o], by how much the integers of the addend of the layer's output should be more, None where there
-    is no addend.
+    `addend_gap`: float32[n, o], by how much the integers of the addend of the layer's output should be more. None: no addend.
     """
 
     def __init__(self, integer: Graph, place: SampledRows, live: Mapping[str, Sequence[Array]], float_rows: FloatRows) -> None:
@@ -160,7 +175,7 @@ class _LayerData:
 
 
 class _Layer:
-    """One convolution with what it reads, at its places over all samples, in integers and in float."""
+    """One convolution with the rows that it reads, in integers and in float; it tries parameters and measures their error."""
 
     def __init__(
         self, network: Network, quantization: Quantization, integer: Graph, layer_data: _LayerData, silent: SaturationRange | None
@@ -188,6 +203,7 @@ class _Layer:
         self._target = self._float_output()
 
     def chosen(self, parameters: LayerParameters, codes: Codes, sweeps: int) -> tuple[LayerParameters, Gain]:
+        """Return new parameters and their gain. The bias is always corrected; the codes change unless `codes` is `keep`."""
         trial = before = self._quantize_layer(parameters)
         chosen = parameters
         if codes != "keep":
@@ -224,18 +240,19 @@ class _Layer:
         return gap
 
     def _products(self, rows: Array, w: Array) -> Array:
-        """[rows, o], in w's type."""
+        """Return the products of rows [g, n, k] and weights as [n, o], in the type of `w`."""
         groups, count, k = rows.shape
         each = np.matmul(rows.astype(w.dtype, copy=False), w.reshape(groups, -1, k).transpose(0, 2, 1))
         return each.transpose(1, 0, 2).reshape(count, -1)
 
     def _sums(self, codes: Array) -> Array:
-        """int64[rows, o], exact: in float32 while no sum of products can go beyond its whole numbers."""
+        """Return the exact sums int64[rows, o] of the rows and these codes, without bias."""
         largest = self._rows.shape[2] * self._largest * float(np.abs(codes).max(initial=0))
         exact = np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64
         return self._products(self._rows, codes.astype(exact)).astype(np.int64)
 
     def _quantize_layer(self, chosen: LayerParameters) -> _TrialLayer:
+        """Return the layer quantized with these parameters, with its sums and outputs at the sampled places."""
         node, network = self._place.node, self._network
         quants = {node.inputs[0]: self._x, node.outputs[0]: self._y}
         scope = node_scope(network.graph, network.chip, self._types, quants, self._quantization, node, chosen)
@@ -247,13 +264,16 @@ class _Layer:
         return _TrialLayer(op, weight, sums, self._output(sums, op))
 
     def _output(self, sums: Array, op: IntegerConvolution) -> Array:
+        """Return the real outputs float64[rows, o] of these sums."""
         codes = requantize(sums, op.requant, self._dtype).astype(np.float64)
         return (codes - self._y.zero_point) * self._y.scale
 
     def _error(self, output: Array) -> float:
+        """Return the mean squared error of the outputs over the mean square of float's."""
         return float(np.mean((output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
 
     def _round_weights(self, before: _TrialLayer, answering: bool, sweeps: int) -> WeightQuant:
+        """Return the weights with codes rounded to second order and scales fitted to them."""
         weight = before.weight
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
@@ -265,8 +285,9 @@ class _Layer:
         return sought.fit_scales(sought.round_codes(weight))
 
     def _compute_target(self, w: Array, weight: WeightQuant, limits: tuple[int, int], answering: bool) -> tuple[Array, Array]:
-        """Return the damped Hessian of all rows and the target weights.
-        Damping and pull come from most samples, and are chosen by what serves the judging samples best.
+        """Return the damped Hessian of all rows, and the weights that rounding aims at.
+
+        Damping, and how far the weights move, are fitted on most samples and chosen by what serves the others best.
         """
         output_gap = self._compute_output_gap(w) if answering else None
         if self._samples < _JUDGING:

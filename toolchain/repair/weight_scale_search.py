@@ -1,4 +1,8 @@
-"""Codes of a layer's weights and the scales they are at, chosen together by the error of its output."""
+"""Choose codes of a layer's weights and their scales together, by the error of the layer's output.
+
+It is the inner search of repair.weight_rounding: scales from a few sizes, codes by second-order rounding, then scales fitted to
+the codes.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,12 @@ _FARTHEST = 2.0  # times as large, or as small, as it was: a fitted scale beyond
 
 @dataclass(frozen=True, eq=False)
 class ScaleSearch:
-    """A search for scales and codes of weights.
+    """A search for scales and codes of one layer's weights. Each method returns a new weight.
 
-    `target`: float64[g, o, k], weights.
-    `hessian`: float64[g, k, k], from `add_damping`.
-    `limits`, `sweeps`: as in `round_weights`.
+    `target`: float64[g, o, k], the real weights that are aimed at.
+    `hessian`: float64[g, k, k] of the layer's inputs, damped.
+    `limits`: least and largest code.
+    `sweeps`: how often at most all codes are looked at again in turn.
     `ratio`: scale of the input over scale of the output.
     """
 
@@ -43,7 +48,7 @@ class ScaleSearch:
     ratio: float
 
     def round_codes(self, weight: WeightQuant) -> WeightQuant:
-        """Codes for the scales that it has."""
+        """Return the weight with codes rounded to second order at the scales that it has."""
         each, least = self._steps(weight)
         ways = WAYS if _coarse(weight) else 1
         codes = round_weights(self.target - least, each, self.hessian, *self.limits, ways=ways, sweeps=self.sweeps)
@@ -68,8 +73,12 @@ class ScaleSearch:
         return replace(weight, scales=weight.scales * (best[:1] if shared else best))
 
     def fit_scales(self, weight: WeightQuant) -> WeightQuant:
-        """Scales moved to where these codes serve best, and codes as they had better be there; rows that would lose by it stay.
-        Nothing moves where channels share a scale, where it is to be a power of two, or where weights take many codes."""
+        """Return the weight with scales moved to where its codes serve best, and codes chosen anew there; rows that would lose
+        by it stay.
+
+        Nothing moves where channels share a scale, where it is to be a power of two, or where weights take many codes. No scale
+        moves by more than a factor of two.
+        """
         alone = weight.groups is None
         if len(weight.scales) == 1 or (alone and self.numerics.scale.kind == "pow2") or not _coarse(weight):
             return weight
@@ -95,7 +104,7 @@ class ScaleSearch:
         return replace(weight, codes=codes.reshape(weight.codes.shape).astype(np.int8))
 
     def _expressible(self, weight: WeightQuant, scales: Array) -> Array:
-        """bool of each scale."""
+        """Return bool of each scale, True where the machine can express it."""
         grown = replace(weight, scales=scales)
         return expressible_weight(weight.dequantize(), grown, self.ratio, self.numerics).scales == scales
 
