@@ -1,4 +1,8 @@
-"""Open the data that a build is calibrated and judged on, and word what the report says of it."""
+"""Open the data that a build is calibrated and judged on, choose which samples judge it, and word what the report says of it.
+
+The options `--calib` and `--judge` name the data. Of `--calib` some samples may be held out to judge the network. Further
+entries, of other shapes, get the same data if they fit.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ _FEW_OF_A_GATE = 8
 class BuildData:
     """The samples of a build.
 
-    `calibration`: samples of --calib, or random ones.
-    `judge`: samples of --judge.
-    `on`: the kind of `calibration`, where that is known already.
-    `notes`: why samples are random all the same.
+    `calibration`: samples of `--calib`, or random ones.
+    `judge`: samples of `--judge`; None without the option.
+    `on`: what judging on `calibration` is, where that is decided already; else None.
+    `notes`: sentences for the user, such as why samples are random.
     """
 
     calibration: Samples | Fold
@@ -41,9 +45,12 @@ class BuildData:
 
 
 def open_build_data(model: NormalModel, options: BuildOptions, loose: Collection[str] = ()) -> BuildData:
-    """Open the calibration and judging data of a model. Raises CompileError: no such data, or of other shapes.
+    """Open the calibration and judging data of a model.
+
+    Inputs are drawn at random without `--calib`, and for a model all of whose inputs are bound to values.
 
     `loose`: inputs that may hold NaN and infinity.
+    Raise CompileError where there are no such data, they have other shapes, or random inputs would be very large.
     """
     inputs = inputs_of(model)
     if options.calibration is None or (model.bound and not inputs):  # nothing is left that a sample could hold
@@ -58,7 +65,7 @@ def open_build_data(model: NormalModel, options: BuildOptions, loose: Collection
 
 
 def _require_confirmed(inputs: Mapping[str, TensorType], options: BuildOptions) -> None:
-    """Raises CompileError where random inputs would be large for no more reason than that the model says so."""
+    """Raise CompileError where random inputs would be very large for no more reason than that the model says so."""
     for name, t in inputs.items():
         if t.elements > CLAIMED_ELEMENTS and name not in options.shapes:
             raise CompileError(
@@ -71,9 +78,10 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
     """Return the data of an entry that is not calibrated.
 
     These are the same data where they fit its shapes, as images are made to. Else they are repeated or cut to the shapes, which
-    shows clipping. They are random where that is not possible.
+    shows clipping, and a note says so. They are random where that is not possible.
+
     `calibrated`: the model in the shapes of the entry that is calibrated.
-    Raises CompileError where the data do not fit and judging is requested.
+    Raise CompileError where the data do not fit and an accuracy gate asks for judging.
     """
     inputs = inputs_of(model)
     if options.calibration is None and options.judge is None:
@@ -99,7 +107,7 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
 def calibration_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Samples | None:
     """Return the calibration data in the shapes of another entry, to widen the ranges by.
 
-    None where they do not fit these, or where only the batch size differs, which shows nothing new.
+    Return None where they do not fit these, or where only the batch size differs, which shows nothing new.
     """
     shapes, others = ({n: t.shape[1:] for n, t in inputs_of(m).items()} for m in (model, calibrated))
     if shapes == others:
@@ -126,17 +134,18 @@ def _in_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalMode
 
 
 def inputs_of(model: NormalModel) -> dict[str, TensorType]:
+    """Return the types of the inputs that a sample must hold, by name."""
     return {n: model.types[n] for n in to_graph(model).inputs}
 
 
 def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses: bool, states: bool) -> HoldOut:
-    """Hold out samples of --calib to judge the network on.
+    """Deal the samples of `--calib` into those for calibration and those held out to judge the network on.
 
-    None are held out with --judge, on random inputs, with a parameters file, or where neither a choice nor the accuracy gate
-    needs them.
-    `chooses`: repair or the choice of an observer compares candidates on them.
+    None are held out with `--judge`, on random inputs, with a parameters file, or where neither a choice nor the accuracy gate
+    needs them. With a gate, `count_judges` says how many; else at most eight. At least HELD_FROM stay for calibration.
+
+    `chooses`: repair or the choice of an observer compares candidates on samples.
     `states`: the network keeps states from sample to sample, so that neighbouring samples are held out together.
-    With a gate, `count_judges` says how many; else at most _MOST_HELD.
     """
     calibration_fold = Fold.of(data.calibration)
     if data.judge is not None or options.calibration is None or options.parameters is not None:
@@ -148,25 +157,26 @@ def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses:
 
 
 def count_judges(count: int) -> int:
-    """Return how many of `count` samples are held out where the user set an accuracy gate; HELD_FROM at least stay for
-    calibration.
-    """
+    """Return how many of `count` samples are held out where the user set an accuracy gate; 0 where HELD_FROM or fewer are
+    there."""
     many = min(count, _MANY) // _EVERY + max(count - _MANY, 0) // _EVERY_LATER
     return max(min(count - HELD_FROM, max(many, LEAST_HELD)), 0)
 
 
 def _count_few_judges(count: int) -> int:
+    """Return how many of `count` samples are held out where no gate asks for more."""
     return min(count_judges(count), max(count // _EVERY_LATER, LEAST_HELD), _MOST_HELD)
 
 
 def split_evaluation_data(
     data: BuildData, options: BuildOptions, calibrated_on: int | None, held_out: HoldOut
 ) -> tuple[JudgedOn, Samples | Fold]:
-    """Return the kind and the samples that the network is judged on.
+    """Return the kind and the samples that the network is judged on; nothing is dealt here.
 
-    These are --judge data, else what was held out, else what was calibrated on, or random inputs.
+    These are the data of `--judge`, else the held-out ones, else those that were calibrated on, or random inputs.
+
     `calibrated_on`: number of samples calibrated on, None where the file gave all ranges.
-    `held_out`: of the samples that the first entry calibrates on.
+    `held_out`: how the samples of the first entry were dealt.
     """
     if data.on is not None:
         return data.on, data.calibration
@@ -184,7 +194,12 @@ def split_evaluation_data(
 def evaluation_warnings(
     on: JudgedOn, count: int, data: BuildData, options: BuildOptions, calibrated_on: int | None, copies: int
 ) -> list[str]:
-    """count: samples that were judged; calibrated_on: samples; copies: of those held out that are like what was calibrated on."""
+    """Return a warning where other data may do worse: near-copies judge, few samples judge, or the samples of calibration do.
+
+    `on`: kind of the samples that judged; `count`: their number.
+    `calibrated_on`: number of samples calibrated on, None without.
+    `copies`: number of held-out samples that are near-copies of calibration samples.
+    """
     judged_as = "the gate judges" if options.gate else "judged"
     if on == "held out" and copies:
         like = f"{format_count(copies, 'near-copy' if copies == 1 else 'near-copie')} of samples calibrated on"
@@ -202,7 +217,10 @@ def evaluation_warnings(
 
 
 def refit_notes(on: JudgedOn, shipped: int | None, judged: int | None) -> list[str]:
-    """shipped, judged: samples that ranges are of, in the file and in what was judged."""
+    """Return a note where the file's ranges come from more samples than those of the network that was judged; else nothing.
+
+    `shipped`, `judged`: numbers of samples of both; None without calibration.
+    """
     if on != "held out" or shipped is None or judged is None or shipped == judged:
         return []
     return [
@@ -212,6 +230,7 @@ def refit_notes(on: JudgedOn, shipped: int | None, judged: int | None) -> list[s
 
 
 def random_warnings(options: BuildOptions) -> list[str]:
+    """Return a warning where neither calibration nor judging data were given."""
     if options.calibration is not None or options.judge is not None:
         return []
     what = "calibrated and judged" if options.parameters is None else "judged"

@@ -1,4 +1,4 @@
-"""Sweep the sizes of SRAM: plan and time the same integers for each."""
+"""Sweep the size of the SRAM (`--sram-curve`): plan and time the same integer network for each size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ FIRST, LAST = 32 * 1024, 4 * 1024 * 1024  # bytes
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A size of the SRAM, and what the network takes with it. least_bytes: that any schedule moves between DRAM and this chip."""
+    """A size of the SRAM in bytes, and what the network takes with it.
+
+    `dram_bytes`: DRAM traffic of the plan; `least_bytes`: the least of any plan with this size.
+    `peak_bytes`: most SRAM in use.
+    """
 
     sram_bytes: int
     cycles: int
@@ -35,13 +39,13 @@ class SweepPoint:
 
     @property
     def takes(self) -> tuple[int, int, int]:
-        """All but its size and what that bounds."""
+        """Return cycles, DRAM bytes and peak bytes."""
         return self.cycles, self.dram_bytes, self.peak_bytes
 
 
 @dataclass(frozen=True)
 class SramSweep:
-    """A sweep by rising size, from the smallest size that suffices. `own_bytes`: the machine's SRAM."""
+    """The points of a sweep by rising size, from the smallest size that suffices. own_bytes: the machine's own SRAM."""
 
     points: tuple[SweepPoint, ...]
     own_bytes: int
@@ -52,16 +56,19 @@ class SramSweep:
 
     @property
     def own(self) -> SweepPoint:
-        """Return the point of the machine as it is."""
+        """Return the point of the machine's own size."""
         return next(p for p in self.points if p.sram_bytes == self.own_bytes)
 
 
 def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell: Callable[[str, int, int], None]) -> SramSweep:
-    """Plan and time a network for other sizes of SRAM.
+    """Plan and time a network for other sizes of SRAM, and return the points.
+
+    Sizes that are too small are left out. The sweep ends where a larger SRAM changes nothing any more, or programs cannot
+    address it.
 
     `compiled`: makes the network for a machine, or raises CompileError.
     `tell`: is called with a text, the number of finished sizes, and the number of all.
-    Raises CompileError where the machine's own SRAM is too small.
+    Raise CompileError where the machine's own SRAM is too small.
     """
     sizes, began = sizes_for(machine.chip), time.monotonic()
     tell(f"SRAM of {machine.chip.sram.size:,} bytes", 0, len(sizes))
@@ -92,18 +99,22 @@ def _least_bytes(container: Container) -> int:
 
 
 def sizes_for(chip: Chip) -> list[int]:
-    """Bytes, rising: steps of the square root of two and the machine's own, in whole units of its alignment."""
+    """Return the sizes in bytes, rising: 32 KiB to 4 MiB in steps of the square root of two, and the machine's own.
+
+    All are whole units of its alignment. A larger machine is swept up to its own size.
+    """
     last, alignment_bytes = max(LAST, chip.sram.size), chip.sram.alignment_bytes
     steps = (int(FIRST * 2 ** (k / 2)) // alignment_bytes * alignment_bytes for k in count())
     return sorted({*takewhile(lambda size: size <= last, steps), chip.sram.size})
 
 
 def with_sram_size(machine: Machine, sram_bytes: int) -> Machine:
-    """The same machine with another SRAM."""
+    """Return the same machine with another size of SRAM."""
     return Machine(machine.chip.with_sram(sram_bytes), machine.isa)
 
 
 def _point(container: Container) -> SweepPoint:
+    """Time the compiled network and return its point."""
     machine, cycles, moved = container.machine, 0, 0
     regions = [s for s in container.segments if isinstance(s, Region)]
     for region in regions:
@@ -116,9 +127,8 @@ def _point(container: Container) -> SweepPoint:
 
 
 def rows(curve: SramSweep) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a table. A row has bytes of SRAM, cycles, their ratio to the machine as it is, bytes of DRAM, their ratio
-    to the least, and remarks.
-    """
+    """Yield the rows of a table under HEADS. The ratios are to the cycles of the machine as it is, and to the least DRAM
+    bytes."""
     for index, point in enumerate(curve.points):
         remarks = ["the smallest that does"] if index == 0 else []
         remarks += ["this machine"] if point.sram_bytes == curve.own_bytes else []
@@ -140,5 +150,5 @@ def _times(value: int, of: int) -> str:
 
 
 def as_figures(curve: SramSweep) -> Mapping[str, Any]:
-    """Return the sweep for JSON."""
+    """Return the sweep as in the JSON report (`SramCurve`)."""
     return {"own_bytes": curve.own_bytes, "points": curve.as_json}

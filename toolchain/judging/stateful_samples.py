@@ -1,4 +1,8 @@
-"""Samples that hold nothing of a model's states: the float model runs over them in order, from where the run before ended."""
+"""Open calibration data of a model with states, also data that hold nothing of the states.
+
+Such samples are taken as one sequence. The float model runs over them in order, and each begins with the states that the run
+before left.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,14 @@ from toolchain.ir.states import StatePair
 def open_samples(
     spec: str | MemoryData, model: NormalModel, inputs: Types, limit: int | None = None, loose: Collection[str] = ()
 ) -> tuple[Samples, tuple[str, ...]]:
-    """Open data that hold the states like other inputs, or none of them.
+    """Open data that hold the states like other inputs, or none of them, and return samples and notes.
 
-    Without them states are zero at first, and go from sample to sample, which the returned note says.
-    `loose`: as in `open_data`.
-    Raises CompileError as `open_data`, and says where a state could be meant.
+    Without them states are zero at first and go from sample to sample, which a note says.
+
+    `inputs`: types of all inputs of the model.
+    `limit`: the first so many samples at most; None: all.
+    `loose`: inputs that may hold NaN and infinity.
+    Raise CompileError for data that cannot be read or do not fit; it says where a missing input may be a state.
     """
     pasts = [pair.past for pair in model.states]
     try:
@@ -47,7 +54,10 @@ def open_samples(
 def model_data(
     spec: str | MemoryData | None, limit: int | None = None, judge: str | MemoryData | None = None
 ) -> ModelData | None:
-    """The samples of `open_data`, the first `limit` at most, for `load_model`; None: there are none. judge: more data."""
+    """Return the data for `load_model`, which opens them for the inputs that they hold; None where `spec` is None.
+
+    `limit`: the first so many samples at most. `judge`: more data, without a limit.
+    """
     if spec is None:
         return None
     return ModelData(
@@ -58,7 +68,8 @@ def model_data(
 
 
 def _open_available(spec: str | MemoryData, limit: int | None, types: Types) -> Iterator[Sample]:
-    """Samples of all inputs that the data hold. Raises CompileError as `open_data`."""
+    """Return the samples of all inputs that the data hold, nothing where they hold none. Raise CompileError as `open_data`
+    does."""
     try:
         samples = open_data(spec, types, limit=limit)
         next(iter(samples))
@@ -71,7 +82,7 @@ def _open_available(spec: str | MemoryData, limit: int | None, types: Types) -> 
 
 
 def _explain_missing(fault: MissingArray, model: NormalModel) -> CompileError:
-    """An input that the data lack may be an output of the run before, though no name says so."""
+    """Return the fault, with the options `--state` that would explain inputs without data as outputs of the run before."""
     state_names = {name for pair in model.states for name in pair}
     pairs = [(x, y) for x in fault.inputs for y in model.graph.outputs if model.types[x] == model.types[y]]
     likely = [f"--state {x}={y}" for x, y in pairs if state_names.isdisjoint((x, y))]
@@ -81,7 +92,11 @@ def _explain_missing(fault: MissingArray, model: NormalModel) -> CompileError:
 
 
 def run_states_in_float(samples: Samples, model: NormalModel, inputs: Types) -> Samples:
-    """Return the samples with the states that a sequence of them has in float."""
+    """Return the samples with the states that a sequence of them has in float, zeros at first. The model runs as they are
+    iterated.
+
+    Iterating raises CompileError where onnxruntime cannot run the model on a sample.
+    """
 
     def start() -> Iterator[Sample]:
         session = FloatSession(model, [pair.present for pair in model.states])
@@ -95,6 +110,8 @@ def run_states_in_float(samples: Samples, model: NormalModel, inputs: Types) -> 
 
 
 def _next(session: FloatSession, values: Sample, states: Sequence[StatePair], where: str) -> Sample:
+    """Run the model once and return the states for the next sample. Raise CompileError, beginning with `where`, if it cannot
+    run."""
     try:
         outputs = session.run(values)
     except InferenceError as fault:

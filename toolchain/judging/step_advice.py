@@ -1,4 +1,7 @@
-"""List advice to leave to the host what the chip computes in steps: operators of `limits.decompose`, by kind."""
+"""List advice to leave to the host what the chip computes in steps: operators that `limits.decompose` names, by kind.
+
+A build lists it before its accuracy is judged; judging.try_advice then tries it.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ _NAMED = 6  # nodes in one piece of advice
 
 
 def list_step_advice(network: Network, figures: Mapping[str, Any]) -> list[StepAdvice]:
-    """Return advice for sums of probabilities and for each kind of operator in steps, that of most cycles first.
+    """Return advice for sums of probabilities first, then for each kind of operator in steps, that of most cycles first.
 
-    Sums, and kinds that take much of the time, are tried on any output.
-    `figures`: cycles of the network and of its layers.
+    Sums, and kinds that take a quarter of the cycles, are to be tried on any output; others on low ones.
+
+    `figures`: cycles of the network and of its layers, as in the JSON report.
     """
     model, sums = network.model, list_hostable_sums(network)
     groups = _group_step_operators(model)
@@ -35,13 +39,13 @@ def list_step_advice(network: Network, figures: Mapping[str, Any]) -> list[StepA
 
 
 def _is_dear(network: Network, cycles: int, all_cycles: int) -> bool:
-    """Return whether the host may save much of the time: more than a crossing takes."""
+    """Return whether the host may save much of the time: the cycles are a quarter of all and take longer than a crossing."""
     chip = network.chip
     return cycles >= _DEAR_SHARE * all_cycles and cycles / chip.clock.frequency > chip.host.price_seconds(1, 0, 0)
 
 
 def _group_step_operators(model: NormalModel) -> list[list[OnnxNode]]:
-    """Return the operators of the model that are in steps, those of a kind together."""
+    """Return the operators of the model that are computed in steps, those of a kind together."""
     if model.undivided is None:
         return []
     types, remaining = model.undivided.types, {(n.name, n.op.op_type) for n in model.graph.nodes}
@@ -55,7 +59,8 @@ def _group_step_operators(model: NormalModel) -> list[list[OnnxNode]]:
 
 
 def _advise(model: NormalModel, nodes: Sequence[OnnxNode], is_always_tried: bool) -> StepAdvice | None:
-    """Return the advice, by operator where that means these nodes; None where they are too many to name."""
+    """Return the advice for these nodes, by their operator's name where that means just these; None where they are too many to
+    name."""
     names = tuple(_list_names(nodes))
     advice = _advise_kind(model, nodes[0].op.op_type, names) if len(names) > 1 else None
     advice = advise_host(names) if advice is None and len(names) <= _NAMED else advice

@@ -1,4 +1,8 @@
-"""Try remedies of a poor part on the integer reference, so that a report names those alone that help, with what they give."""
+"""Try advice on a poor output: change the network, run the integer reference, and measure what the worst part gains.
+
+So a report names only advice that helps, with its dB. The module report.accuracy calls `AdviceTrials.run` at the end of a
+build.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,12 @@ _CALIBRATION = 16  # docs/accuracy.md: samples that ranges are measured on for a
 
 
 class AdviceTrials:
-    """A set of trials within a budget of runs, which follows from the network's size.
+    """The trials of one build, within a budget of at most six runs that follows from the network's size.
 
     `calibrated`: the network that is judged.
-    `samples`: samples to judge on, and samples that ranges are of.
-    `compiled`: the network that is written, at `level`, with whose cost a piece of advice is compared.
+    `measured`: the same for errors of layers, which sets the budget.
+    `samples`: samples to judge on, and samples that ranges are measured on.
+    `compiled`: the network that is written, at optimization level `level`, with whose cost a piece of advice is compared.
     `cycles`: simulated cycles of that network, as its report says.
     `pinned`: advice to free ports, which is tried first.
     """
@@ -66,10 +71,12 @@ class AdviceTrials:
         return list(islice(self._samples, self._sample_count))
 
     def run(self, output: FidelityPart, candidates: Sequence[Advice]) -> list[TriedAdvice]:
-        """Return the candidates that the budget has room for and the machine can express, with dB of the worst part before and
-        after.
+        """Try candidates on an output, in order, and return those that the machine can express with dB of the worst part before
+        and after.
 
-        `output`: an output, with its parts of unlike size.
+        The result is empty where the budget is spent. Later candidates are left out behind one that helps and leaves ENOUGH_DB.
+
+        `output`: an output with its slices and weak indices, which are measured too.
         """
         candidates = [*self._list_pinned(output), *candidates][: self._remaining]
         if not candidates or not self._judges:
@@ -96,7 +103,7 @@ class AdviceTrials:
         ]
 
     def _list_pinned(self, output: FidelityPart) -> list[Advice]:
-        """Return the advice to free ports that this output may depend on: inputs, and its own."""
+        """Return the advice to free ports that this output may depend on: inputs, and the output itself."""
         model = self._calibrated.network.model
         others = {model.name(n) for n in model.graph.outputs if n != output.tensor}
         return [advice for advice in self._pinned if not others.issuperset(advice.freed_ports)]
@@ -122,6 +129,7 @@ class AdviceTrials:
         return replace(_measure_cost(self._compiled), cycles=self._cycles), _measure_cost(after)
 
     def _level(self, network: Network, quantization: Quantization, output: FidelityPart) -> float:
+        """Return the SQNR in dB of the output's worst part on the judging samples."""
         session, real = network.session(quantization), FloatSession(network.model, [output.tensor])
         error, parts = ErrorSums(), PartSums()
         for sample in self._judges:
@@ -145,7 +153,10 @@ class AdviceTrials:
         return None if freed is before else (network.through(replace(freed, types={})), freed)
 
     def _apply(self, advice: Advice) -> tuple[Network, Quantization]:
-        """Return the network and its quantization with the options of a piece of advice. Raise CompileError."""
+        """Return the network and the quantization that a piece of advice gives, with missing ranges calibrated on 16 samples.
+
+        Weights of layers that the advice changes lose their repair. Raise CompileError where the machine cannot express it.
+        """
         network, quantization = self._calibrated.network, self._calibrated.quantization
         if advice.host_nodes:
             network = network.host(match_nodes(network.model.nodes, advice.host_nodes), ASKED_FOR)
@@ -193,6 +204,7 @@ def _count_layers(network: Network) -> int:
 
 
 def _measure_cost(compiled: CompiledNetwork) -> RunCost:
+    """Return the expected cycles of a compiled network and the host's seconds."""
     container = compiled.container
     host_seconds = host_figures(container, 0)["seconds"]
     return RunCost(compiled.expected_cycles, container.machine.chip.clock.frequency, host_seconds)

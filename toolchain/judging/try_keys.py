@@ -1,4 +1,8 @@
-"""Try keys of the machine: the same program timed again on a machine with one key changed."""
+"""Try keys of the machine's file: time the same program again on a machine with one key changed.
+
+`--explain` prints the key that helps most, and every build warns of layers far above their bounds that a key or option helps.
+  The changes come from report.key_changes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,10 @@ _NAMED = 3  # layers in one warning
 
 @dataclass(frozen=True)
 class KeyTrial:
-    """A timing with one key changed. `cycles`: of the network; `layers`: by layer."""
+    """A timing with one key changed.
+
+    `cycles`: cycles of the network; `layers`: by layer.
+    """
 
     change: KeyChange
     cycles: int
@@ -43,6 +50,7 @@ class KeyTrial:
 class KeyTrials:
     """A network's program, timed on machines with one key changed; each change is timed once.
 
+    `container`: the compiled network.
     `figures`: those of the network on its own machine.
     """
 
@@ -51,12 +59,16 @@ class KeyTrials:
         self._time = cache(self._time_changed)
 
     def run(self) -> list[KeyTrial]:
-        """Return the trials of keys on which the largest causes of the network's cycles depend, that of fewest cycles first."""
+        """Return the trials of keys on which the three largest causes of the network's cycles depend, that of fewest cycles
+        first."""
         trials = self._try_causes(self._rank(self._figures))
         return sorted(trials, key=lambda trial: trial.cycles)
 
     def list_warnings(self) -> list[str]:
-        """Return a warning for each key or option that helps layers far above their bounds, which are timed only then."""
+        """Return a warning for each key or option that helps layers far above their bounds; empty for a network of few cycles.
+
+        Only keys of such layers are timed.
+        """
         if self._figures["cycles"] < _FEWEST_CYCLES:
             return []
         layers_by_option: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
@@ -68,6 +80,7 @@ class KeyTrials:
         return [self._describe(option, layers) for option, layers in layers_by_option.items()]
 
     def _is_slow(self, layer: Mapping[str, Any]) -> bool:
+        """Return whether a layer takes more than five times its bound and a tenth of the network's cycles."""
         bound = layer["bounds"]["cycles"] if layer["bounds"] else 0
         return 0 < _SLOW * bound < layer["cycles"] and layer["cycles"] >= _LAYER_SHARE * self._figures["cycles"]
 
@@ -89,7 +102,8 @@ class KeyTrials:
         ]
 
     def _find_option(self, layer: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return what keeps bytes on the chip where a layer waits for more of them than must come, and how many these are."""
+        """Return the option or key that would keep bytes on the chip, with a clause on them; None where the layer does not wait
+        for DRAM."""
         moved = sum(layer["traffic"].get("dram", {}).get(kind, 0) for kind in ("read_bytes", "write_bytes"))
         least, chip = layer["bounds"]["dram_bytes"], self._container.machine.chip
         channels = {unit.name for unit in chip.of_kind("dma")}
@@ -109,7 +123,7 @@ class KeyTrials:
         return option, f"{moved:,} DRAM bytes of which {least:,} must be moved"
 
     def _count_tensor_bytes(self, name: str) -> int:
-        """Return the bytes of all that a layer reads and makes."""
+        """Return the bytes of all tensors and constants that a layer reads and makes."""
         graph = self._container.graph
         node = next(node for node in graph.nodes if node.name == name)
         constants = sum(graph.constants[n].nbytes for n in node.inputs if n in graph.constants)
@@ -135,13 +149,14 @@ class KeyTrials:
         return f"{format_count(len(layers), 'layer')} far above what the units need; {option} helps: {', '.join(shown)}{more}"
 
     def _try_causes(self, causes: Sequence[CauseCycles]) -> list[KeyTrial]:
+        """Return the trials of the keys of the first causes that have any."""
         changes_by_cause = [list_changes(self._container.machine.chip, cause_cycles) for cause_cycles in causes]
         tried = [changes for changes in changes_by_cause if changes][:_CAUSES]
         trials = [self._time(change) for change in dict.fromkeys(change for changes in tried for change in changes)]
         return [trial for trial in trials if trial is not None]
 
     def _time_changed(self, change: KeyChange) -> KeyTrial | None:
-        """Return the trial of a change; None where the machine's file may not say so."""
+        """Return the trial of a change; None where the changed machine breaks a rule between sections."""
         chip = change_chip(self._container.machine.chip, change)
         if chip is None:
             return None

@@ -1,4 +1,4 @@
-"""Verify a build: the program against the integer reference, the integers against float."""
+"""Verify a build before it is written: the program against the integer reference, the integers against float."""
 
 from __future__ import annotations
 
@@ -44,8 +44,19 @@ def verify_build(
     options: BuildOptions,
     progress: Progress,
 ) -> tuple[dict[str, Any], AccuracyResult]:
-    """Runs the emitted bytes (of a file and an entry) once against the integer reference; the reference on a few samples against
-    float. On samples held out it is the network whose ranges did not see them that is judged; layers are looked at as written."""
+    """Run the emitted bytes once on the simulator, judge the accuracy, and return the figures and the accuracy's result.
+
+    The program must give the bits of the integer reference on the first sample. The reference is compared with float on a few
+    samples. On held-out samples the network whose ranges did not see them is judged; errors of layers are those of the network
+    that is written. A failed gate raises nothing; the result holds it.
+
+    `entry`: bytes of the file and the name of one of its entries.
+    `compiled`: the compiled network of this entry; `calibrated`: the network that it was made of.
+    `judging`: kind of the samples to judge on, and the samples.
+    `calibration`: samples of calibration, for trials of advice.
+    `evaluation`: the user's function of `--eval`; None without one.
+    Raise InternalError where an output differs from the reference in any bit.
+    """
     container, (on, samples) = compiled.container, judging
     model, selection = calibrated.network.model, calibrated.network.selection
     simulator = Session(entry[0], host=options.host, timing=True, entry=entry[1])  # type: ignore[arg-type]
@@ -92,7 +103,8 @@ def verify_build(
 
 
 def _advise_free_ports(options: BuildOptions, model: NormalModel) -> list[Advice]:
-    """Return advice to leave out the options that pin ports."""
+    """Return advice to leave out the options that keep nodes at ports on the chip; empty without such options or for several
+    entries."""
     if options.parameters is not None or options.entries:
         return []
     if not options.host_ports:
@@ -102,8 +114,9 @@ def _advise_free_ports(options: BuildOptions, model: NormalModel) -> list[Advice
 
 
 def host_reasons(selection: Selection) -> dict[str, str]:
-    """Return the reasons of nodes on the host, by the model's own nodes. A chip node may stand for several; of these one
-    computes.
+    """Return why nodes of the model run on the host, by node.
+
+    Where a selected node stands for several, and reasons differ, that of a node which computes wins.
     """
     sources = {n.name: n.sources for n in selection.graph.nodes}
     moving_first = sorted(selection.fallbacks, key=lambda f: f.reason != IDLE)
