@@ -31,8 +31,8 @@ def executor_fault(
     """Return what the operation does beyond the accesses that it claims, as the end of a sentence; None where it does nothing.
 
     It runs on `state`, and on a copy in which every byte that it does not claim to read is different. It is a fault to write
-    unclaimed bytes, and one where the claimed writes or the accumulators of the two runs differ.
-    `state` is changed. Errors of the simulator propagate.
+    unclaimed bytes, and one where the claimed writes or the accumulators of the two runs differ. `state` is changed. Errors of
+    the simulator propagate.
     """
     before = {Space(code): memory.copy() for code, memory in enumerate(state.memory)}
     other = state_of(chip, before)

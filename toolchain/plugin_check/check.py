@@ -1,4 +1,8 @@
-"""Run all checks of a plug-in, cheapest first; a check that fails ends those that rest upon it, and no other."""
+"""Run all checks of a plug-in on its examples and three shipped machines, cheapest first.
+
+Each example is checked by itself: the type rule against the float function and the steps, then builds for each machine. A check
+that fails ends those that rest upon it, and no other.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,10 @@ BUDGET_SHARES = (0.75, 0.5, 0.3)  # of the SRAM that the program takes, so that 
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the check: what was checked, whether it passed, and what was seen. `is_note`: a remark, which cannot fail."""
+    """A line of the check: what was checked, whether it passed, and what was seen.
+
+    `is_note`: a remark, which cannot fail.
+    """
 
     check: str
     passed: bool
@@ -57,7 +64,10 @@ class Finding:
 
 
 def check_plugin(loaded: LoadedPlugin) -> Iterator[Finding]:
-    """Yield a finding for each check, on each example and each machine."""
+    """Yield a finding for each check, on each example and each machine. Operators without an example fail.
+
+    Faults of the plug-in are findings; nothing is raised for them.
+    """
     plugin = loaded.plugin
     for operator in plugin.operators:
         if not any(type(example.operator) is operator for example in plugin.examples):
@@ -73,6 +83,7 @@ def check_plugin(loaded: LoadedPlugin) -> Iterator[Finding]:
 
 
 def _check_example(name: str, loaded: LoadedPlugin, index: int, folder: Path) -> Iterator[Finding]:
+    """Yield the findings of one example; builds follow only where its definition passes."""
     example = loaded.plugin.examples[index]
     try:
         model = make_example_model(loaded, example)
@@ -94,7 +105,7 @@ def _check_example(name: str, loaded: LoadedPlugin, index: int, folder: Path) ->
 
 
 def _name_fault(fault: ToolchainError) -> tuple[str, str]:
-    """Return the check that a build's fault belongs to, and what is said of it."""
+    """Return the check that a build's fault belongs to, and its text."""
     cause = fault.__cause__
     if not isinstance(cause, InternalError):
         return "build", first_line(fault)
@@ -104,7 +115,7 @@ def _name_fault(fault: ToolchainError) -> tuple[str, str]:
 
 
 def _check_definition(name: str, model: ExampleModel, outputs: dict[str, TensorType]) -> Iterator[Finding]:
-    """Compare the type rule, the float function and the steps with each other."""
+    """Yield whether the type rule, the float function and the steps agree; behind a wrong type nothing is computed."""
     feeds = model.draw(0)
     computed, by_steps = model.compute(feeds), model.run_steps(feeds)
     shown = [f"{v.dtype}{list(v.shape)}" for v in computed]
@@ -127,7 +138,10 @@ def _check_definition(name: str, model: ExampleModel, outputs: dict[str, TensorT
 def _check_builds(
     where: str, model: ExampleModel, outputs: dict[str, TensorType], loaded: LoadedPlugin, machine_name: str, folder: Path
 ) -> Iterator[Finding]:
-    """Build the example for one machine: without the plug-in's functions, and with them where it has any."""
+    """Yield the findings of builds of the example for one machine.
+
+    A plug-in with tiles of its own is built without its functions, which must go to the host, and with them.
+    """
     proto = model.proto(outputs)
     calibration = [model.draw(seed) for seed in range(SAMPLES)]
 
@@ -165,6 +179,7 @@ def _reasons(built: Build) -> str:
 
 
 def _sqnr_db(expected: np.ndarray, got: np.ndarray) -> float:
+    """Return the SQNR in dB of `got` against `expected`."""
     exact = expected.astype(np.float64)
     return decibels(float((exact**2).sum()), float(((exact - got) ** 2).sum()))
 
@@ -203,6 +218,7 @@ def _check_built(where: str, model: ExampleModel, built: Build, *, own_tiles: bo
 def _check_round_trips(where: str, built: Build, folder: Path, by_schedule: Callable[[Path], Build]) -> Finding:
     """Return whether the listing, the schedule and the compiled file are read back as they were.
 
+    `folder`: where the schedule is written.
     `by_schedule`: builds the example again with the schedule of a file.
     """
     isa, lost = built.container.machine.isa, list[str]()
@@ -223,7 +239,7 @@ def _check_round_trips(where: str, built: Build, folder: Path, by_schedule: Call
 def _check_rounding(where: str, model: ExampleModel, built: Build) -> Iterator[Finding]:
     """Yield whether the output is the float function's, rounded once, for inputs that codes hold exactly.
 
-    Values beyond the output's codes are left out.
+    Largest and mean error are measured in codes of the output. Values beyond the output's codes are left out.
     """
     first, last = _regions(built)[0], _regions(built)[-1]
     errors = list[np.ndarray]()
@@ -250,7 +266,8 @@ def _check_rounding(where: str, model: ExampleModel, built: Build) -> Iterator[F
 
 
 def _check_accesses(where: str, built: Build, loaded: LoadedPlugin) -> Iterator[Finding]:
-    """Compare claimed accesses with bytes touched, for operations of the program that are the plug-in's."""
+    """Yield whether operations of the plug-in touch the bytes that they claim, for the first twelve of each region; no
+    operation fails."""
     chip, rng, count = built.container.machine.chip, np.random.default_rng(0), 0
     for region in _regions(built):
         ops = [op for op in decode(region.program, built.container.machine.isa).ops if type(op) in loaded.plugin.values]
@@ -272,7 +289,8 @@ def _check_accesses(where: str, built: Build, loaded: LoadedPlugin) -> Iterator[
 
 
 def _check_tilings(where: str, built: Build, within: Callable[[int], Build]) -> Finding:
-    """Build for less SRAM, so that tiles become smaller; each build compares the bits."""
+    """Return whether builds for less SRAM, and so smaller tiles, succeed; each build compares the bits itself. One other
+    program is needed."""
     peak, programs = max(r.sram_peak_bytes for r in _regions(built)), {_words(built)}
     for share in BUDGET_SHARES:
         try:
@@ -291,7 +309,7 @@ def _words(built: Build) -> Sequence[bytes]:
 def machine_with_functions(name: str, loaded: LoadedPlugin, folder: Path) -> Machine:
     """Return a copy of a shipped machine whose vector engine has the plug-in's functions, with an instruction table for them.
 
-    `folder`: where its files are written.
+    `folder`: where its two files are written.
     """
     machine: dict[str, Any] = yaml.safe_load(files("hw_configs").joinpath(f"{name}.yaml").read_text())
     engine = next(e for e in machine["engines"].values() if e["kind"] == "vector")

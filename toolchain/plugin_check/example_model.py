@@ -1,4 +1,4 @@
-"""Make the model of one example of a plug-in, its data, and what its operator computes of them."""
+"""Make an ONNX model of one example of a plug-in, its random data, and the outputs that its operator computes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SAMPLES = 16  # to calibrate on: from so many on, builds repair (docs/accuracy.m
 
 @dataclass(frozen=True)
 class ExampleModel:
-    """A model of one node.
+    """A model of one node, the example's operator.
 
     `definition`: the node, with the plug-in that defines it.
-    `types`: of its inputs.
+    `types`: types of its inputs by name, constants among them.
     `constants`: inputs that are constant.
     """
 
@@ -39,20 +39,21 @@ class ExampleModel:
         return [n for n in self.definition.node.inputs if n and n not in self.constants]
 
     def draw(self, seed: int) -> dict[str, Array]:
-        """Return random values of the inputs."""
+        """Return random float32 values of the fed inputs, uniform between the example's `low` and `high`; a seed gives the same
+        values."""
         rng = np.random.default_rng(seed)
         low, high = self.example.low, self.example.high
         return {n: rng.uniform(low, high, self.types[n].shape).astype(np.float32) for n in self.inputs}
 
     def compute(self, feeds: dict[str, Array]) -> tuple[Array, ...]:
-        """Return the outputs by the plug-in's own computation. Raise CompileError for whatever that raises."""
+        """Return the outputs by the plug-in's own float function. Raise CompileError for whatever that raises."""
         values = {**self.constants, **feeds}
         answer = self.definition.call("compute", *(values[n] if n else None for n in self.definition.node.inputs))
         answers = cast("tuple[Any, ...]", answer) if isinstance(answer, tuple) else (answer,)
         return tuple(np.asarray(a) for a in answers)
 
     def run_steps(self, feeds: dict[str, Array]) -> list[Array]:
-        """Return the outputs by the steps, in onnxruntime. Raise CompileError where they are no ONNX."""
+        """Return the outputs by the plug-in's steps under onnxruntime. Raise CompileError where they are no valid ONNX."""
         node = self.definition.node
         written = self.definition.write_out(self.types)
         values = {**self.constants, **written.constants}
@@ -77,7 +78,10 @@ class ExampleModel:
 
 
 def make_example_model(loaded: LoadedPlugin, example: Example) -> ExampleModel:
-    """Return the model of an example. Raise CompileError where the operator does not take its attributes or inputs."""
+    """Return the model of an example; float32 inputs are fed, arrays are constants, None is left out.
+
+    Raise CompileError where the operator does not take its attributes or inputs.
+    """
     operator = type(example.operator)
     attributes: dict[str, Any] = {f.name: getattr(example.operator, f.name) for f in fields(operator)}  # type: ignore[arg-type]
     types, constants, names = dict[str, TensorType](), dict[str, Array](), list[str]()

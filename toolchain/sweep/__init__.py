@@ -1,4 +1,5 @@
-"""Build many points of machines, networks and options, keep their results, and show the best of them."""
+"""Build many points of machines, networks and options, store their results, and show the best of them (npu-sweep,
+docs/sweeps.md)."""
 
 from __future__ import annotations
 

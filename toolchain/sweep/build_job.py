@@ -1,4 +1,7 @@
-"""Build one point of a sweep in this process, and say what came of it."""
+"""Build one point of a sweep in this process, and return what came of it as a `Result`.
+
+The build server calls it in a child process (toolchain.sweep.build_server). Limits of time and memory are enforced there.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,12 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class Result:
     """The outcome of one build.
 
+    `status`: `built`; `refused`, a fault of model or options; `bug`, one of the toolchain; out of `time` or `memory`; `died`,
+      its process.
     `reason`: one line, "" where it is built.
+    `metrics`: empty where it is not built.
     `report`: the text that npu-build prints, or the fault.
+    `cpu_seconds`: CPU time of the build; the server fills it in.
     """
 
     status: Status
@@ -51,7 +58,7 @@ class Result:
 
 
 def build_job(job: Job) -> Result:
-    """Build a point. A fault of any kind is a result."""
+    """Build a point and return its result. Every exception becomes a result."""
     try:
         return _build(job)
     except Exception as fault:
@@ -83,7 +90,7 @@ def _build(job: Job) -> Result:
 def build_options(job: Job) -> Any:
     """Load the plug-ins of a point, which its machine may need, and return its BuildOptions.
 
-    Raises CompileError and ConfigError.
+    Raise CompileError or ConfigError where a plug-in or the changed machine is refused.
     """
     from toolchain.api import BuildOptions
     from toolchain.isa import load_machine
@@ -111,7 +118,7 @@ def build_options(job: Job) -> Any:
 
 
 def tell_keys(reason: str) -> str:
-    """Return a refusal with the keys of the sweep's file that stand for the options it names."""
+    """Return a refusal with the keys of the sweep file that stand for the options of npu-build that it names."""
     options = dict.fromkeys(_OPTION.findall(reason))
     keys = [f"{option} is {KEY_BY_OPTION[option]}" for option in options if option in KEY_BY_OPTION]
     others = [option for option in options if option not in KEY_BY_OPTION]

@@ -1,7 +1,8 @@
 """Build points in child processes, so that a build that dies, hangs or fills the memory ends alone.
 
-A server is a process with the toolchain imported. It forks a child for each job, which costs milliseconds, and enforces the
-limits. A process that runs jobs (the command, a worker of dask) has a server for each job at a time. They end with it.
+`run_job` is called by the engines. A server is a process with the toolchain imported. It forks a child for each job, which
+  costs milliseconds, and enforces the limits. A process that runs jobs (the command, a worker of dask) has a server for each
+  job at a time. They end with it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _lock = threading.Lock()  # of the idle servers
 
 
 def run_job(job: Job) -> Result:
-    """Build a point by this thread's server. Raises CompileError where this is not the toolchain, or the files, of the job.
+    """Build a point on an idle server, or a new one, and return its result; a killed server gives the status `died`.
 
-    Where the system has no fork it raises CompileError too.
+    Raise CompileError where this toolchain or a file is not that of the job, or the system cannot fork.
     """
     require_fork()
     if code_digest() != job.code:
@@ -66,6 +67,7 @@ def require_fork() -> None:
 
 
 def _require_file(file: str, digest: str) -> None:
+    """Raise CompileError where a file is not there or has another digest than the job says."""
     try:
         status = os.stat(file)
         is_same = _digest_at(file, status.st_size, status.st_mtime_ns) == digest
@@ -81,7 +83,7 @@ def _digest_at(file: str, size_bytes: int, modified_ns: int) -> str:
 
 
 class _Server:
-    """The client's end of a server process."""
+    """The client's end of a server process, which begins with it and ends when its connection closes."""
 
     def __init__(self) -> None:
         self._connection, remote = Pipe()
@@ -96,7 +98,7 @@ class _Server:
         return self._process.poll() is None
 
     def run(self, job: Job) -> Result:
-        """Build a point. Raises EOFError and OSError: the server was killed."""
+        """Build a point and wait for its result. Raise EOFError or OSError where the server was killed."""
         self._connection.send(job)
         return self._connection.recv()
 
@@ -107,7 +109,11 @@ class _Server:
 
 
 def serve(file_number: int) -> None:
-    """Build what a client asks for, one job after the other, until it is gone. `file_number`: of the connection to it."""
+    """Build the jobs that a client sends, one after the other, until the client is gone. It is the main function of a server
+    process.
+
+    `file_number`: the file descriptor of the connection to the client.
+    """
     import_module("toolchain.api")  # before the first fork
 
     connection = Connection(file_number)
@@ -123,6 +129,8 @@ def serve(file_number: int) -> None:
 
 
 def _run_in_child(job: Job, client: Connection) -> Result:
+    """Build a job in a forked child within its limits, and return the result with its CPU seconds. End this process if the
+    client is gone."""
     import resource  # where there is fork
 
     receiver, sender = Pipe(duplex=False)
@@ -147,6 +155,7 @@ def _run_in_child(job: Job, client: Connection) -> Result:
 
 
 def _explain_death(job: Job, exit_code: int, log: Any) -> Result:
+    """Return the result of a child that ended without one: out of memory by its last output, else died."""
     log.seek(max(0, os.fstat(log.fileno()).st_size - _STDERR_BYTES))
     text = log.read().decode(errors="replace")
     if tells_lack_of_memory(text):
@@ -156,7 +165,7 @@ def _explain_death(job: Job, exit_code: int, log: Any) -> Result:
 
 
 def _build_and_send(job: Job, sender: Connection, client: Connection, log: int) -> None:
-    """Build in a child. What libraries print goes to the log."""
+    """Build in a child, send the result, and end the process. Output of libraries goes to the file `log`."""
     import resource
 
     client.close()

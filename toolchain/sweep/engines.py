@@ -1,4 +1,7 @@
-"""Run jobs side by side: by joblib on this machine, or by dask.distributed on a cluster."""
+"""Run the jobs of a sweep side by side: by joblib on this machine, or by dask.distributed on a cluster.
+
+An engine takes jobs and yields each with its result as soon as it is there, in no fixed order. A failed build is a result too.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ Engine = Callable[[Iterable[Job]], Iterator[Outcome]]
 
 
 def run_here(workers: int) -> Engine:
-    """Return an engine of so many builds at a time on this machine. Raises CompileError: joblib is missing."""
+    """Return an engine that runs so many builds at a time on this machine, each in a process of its own.
+
+    Raise CompileError where joblib is not installed.
+    """
     joblib = import_extra("joblib", "npu-sweep")
 
     def run(jobs: Iterable[Job]) -> Iterator[Outcome]:
@@ -35,7 +41,12 @@ def run_here(workers: int) -> Engine:
 
 
 def run_on_cluster(address: str, task: Callable[[Job], Result] = run_job) -> Engine:
-    """Return an engine on the cluster of a scheduler. Raises CompileError: dask is missing, or no scheduler answers."""
+    """Return an engine on the cluster of a scheduler. At most WINDOW jobs are with the scheduler at once.
+
+    `task`: the function that a worker calls with a job.
+    Raise CompileError where dask is not installed or no scheduler answers. The engine raises it where the connection is lost or
+    a worker cannot build at all.
+    """
     distributed = import_extra("distributed", f"--scheduler {address}")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it logs of a lost scheduler is said in one sentence
     try:
@@ -66,7 +77,10 @@ def _run_with_job(job: Job) -> Outcome:
 
 
 def _result_of(future: Any, address: str, distributed: Any) -> Result:
-    """Return the result of a task that has ended. Raises CompileError: the scheduler is gone, or a worker cannot build."""
+    """Return the result of a task that has ended; a killed worker gives the status `died`.
+
+    Raise CompileError where the scheduler is gone or the worker cannot build.
+    """
     if future.status == "finished":
         try:
             return future.result()

@@ -11,7 +11,11 @@ INSTALL = "pip install 'npu-toolchain[sweep]'"
 
 
 def import_extra(module: str, purpose: str) -> Any:
-    """Return a module of the extra. `purpose`: what needs it, in words. Raises CompileError where it is not installed."""
+    """Import a module of the optional extra and return it.
+
+    `purpose`: the option or command that needs it, which begins the message.
+    Raise CompileError where its library is not installed.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as fault:

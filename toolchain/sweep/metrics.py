@@ -1,4 +1,4 @@
-"""Define the metrics of a build that a sweep keeps, and the objectives by which points are compared."""
+"""Define the metrics of a build that a sweep stores, and the objectives by which its points are compared."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric to be small, or large. `name`: as --objectives takes it."""
+    """A metric to be minimized, or maximized.
+
+    `name`: as `--objectives` takes it; `metric`: a name of METRICS; `unit`: for titles.
+    """
 
     name: str
     metric: str
@@ -44,7 +47,7 @@ class Objective:
         return self.name if is_plain else f"{self.name} ({self.unit})"
 
     def of(self, metrics: Metrics) -> float | None:
-        """Return the value that is to be small, or None where the build has none."""
+        """Return the value to be minimized (the negative of one to be maximized), or None where the build has none."""
         value = metrics.get(self.metric)
         if value is None or math.isnan(value):
             return None
@@ -68,9 +71,9 @@ DEFAULT_OBJECTIVES = "cycles,energy,sram_bytes"
 
 
 def find_objectives(names: str) -> tuple[Objective, ...]:
-    """Return the objectives that a text lists with commas.
+    """Return the objectives that a text lists with commas, in its order.
 
-    Raises CompileError, whose text has no dashes: there is no such objective, or it is given twice.
+    Raise CompileError where there is no such objective, or one is given twice.
     """
     objectives: list[Objective] = []
     for name in (part.strip() for part in names.split(",")):
@@ -83,7 +86,10 @@ def find_objectives(names: str) -> tuple[Objective, ...]:
 
 
 def collect_sweep_metrics(figures: Mapping[str, Any], file_bytes: int) -> dict[str, float | int | None]:
-    """Return the metrics of a build of one set of shapes. `figures`: those of `toolchain.api.Build`."""
+    """Return the metrics of a build of one set of shapes, by the names of METRICS; None for what is not known.
+
+    `figures`: those of `toolchain.api.Build`. The SQNR of random inputs means nothing and is None.
+    """
     energy = figures["energy_pj"]
     is_real = figures["judged_on"] != "random inputs"
     return {
@@ -104,6 +110,6 @@ def collect_sweep_metrics(figures: Mapping[str, Any], file_bytes: int) -> dict[s
 
 
 def _least_sqnr(outputs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the SQNR of the worst output in dB; infinite where all are exact."""
+    """Return the SQNR of the worst output in dB; infinite where all are exact, None without outputs."""
     levels = [math.inf if output["exact"] else output["sqnr_db"] for output in outputs]
     return min((level for level in levels if level is not None), default=None)

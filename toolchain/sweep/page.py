@@ -1,4 +1,4 @@
-"""Show a sweep as one HTML page that needs nothing beside it: pictures, points, reports of the best, failures."""
+"""Format a sweep as one HTML page that loads nothing: pictures, points, reports of the best, failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ _COLUMNS = ("cycles", "energy_pj", "sram_bytes", "dram_bytes", "sqnr_db")
 
 
 def sweep_page(title: str, run: SweepRun, objectives: Sequence[Objective], store: Store) -> str:
-    """Return the page. Names and reasons are escaped; nothing is loaded from elsewhere."""
+    """Return the page as HTML. Names and reasons are escaped.
+
+    Each network has a section: pictures of its objectives, its Pareto front with reports, and at most 2,000 other points.
+    Reports that no longer fit into REPORT_CHARACTERS are left to the store.
+    """
     networks = list(dict.fromkeys(row.point.network for row in run.rows))
     reports = _Reports(store)
     sections = "".join(part for network in networks for part in _network_section(network, run, objectives, reports))
@@ -40,7 +44,7 @@ def sweep_page(title: str, run: SweepRun, objectives: Sequence[Objective], store
 
 
 def summarize(run: SweepRun) -> str:
-    """Return how many points there are, and what came of them."""
+    """Return one line: how many points there are, and how many of each status."""
     counts = Counter(row.result.status for row in run.rows)
     parts = ", ".join(f"{count:,} {_STATUS_TEXTS[status]}" for status, count in sorted(counts.items()))
     return f"{format_count(len(run.rows), 'point')}: {parts}"
@@ -57,7 +61,7 @@ _STATUS_TEXTS = {
 
 
 class _Reports:
-    """Reports of a store, until the page has as many characters as it may."""
+    """The reports of a store, handed out until the page has as many characters as it may."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -91,7 +95,10 @@ def _network_section(network: str, run: SweepRun, objectives: Sequence[Objective
 
 
 def _table(rows: Sequence[Row], report_prefix: str | None) -> str:
-    """Return a table of points. `report_prefix`: keys link to the reports of this page; None: these have none."""
+    """Return an HTML table of points, equal builds once; empty without rows.
+
+    `report_prefix`: keys link to the reports of this page, whose ids begin with it; None: these points have none.
+    """
     if not rows:
         return ""
     head = "".join(f'<th class="n">{name}</th>' for name in _COLUMNS)

@@ -1,4 +1,4 @@
-"""Draw points over two objectives, with their Pareto front: SVG that needs nothing beside it."""
+"""Draw the points of a sweep over two objectives, with their Pareto front, as SVG that loads nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _INK, _POINT, _FRONT = "#333", "#9db8d2", "#b4571f"
 
 
 def pareto_pictures(run: SweepRun, network: str, objectives: Sequence[Objective]) -> dict[str, str]:
-    """Return a picture of each pair of objectives, by its name: 'cycles-energy'. Points link to '#KEY' of their builds."""
+    """Return a picture of each pair of objectives, by a name such as `cycles-energy`. Points link to '#KEY' of their builds.
+
+    The dark points are the front of all objectives; the line joins those that are best in the two of the picture.
+    """
     front = run.front(network, objectives)
     rows = [row for row in run.rows if row.point.network == network]
     return {
@@ -27,18 +30,20 @@ def pareto_pictures(run: SweepRun, network: str, objectives: Sequence[Objective]
 
 
 def sample_rows(rows: Sequence[Row], most: int) -> Sequence[Row]:
-    """Return at most so many rows, evenly spread over the list."""
+    """Return at most so many rows, evenly spread over the list and in its order."""
     step = math.ceil(len(rows) / most) if rows else 1
     return rows[::step]
 
 
 def describe_point(row: Row) -> str:
-    """Return a machine, the values of its keys, and the options, in one line; of keys that are joined the first."""
+    """Return the machine, the values of its keys, and the options in one line. Of keys that are joined by commas only the first
+    is named."""
     values = [f"{key.partition(',')[0]}={value}" for key, value in (*row.point.keys, *row.point.options)]
     return ", ".join([row.point.machine, *values])
 
 
 def _picture(title: str, x: Objective, y: Objective, rows: Sequence[Row], front: Sequence[Row]) -> str:
+    """Return the SVG of one pair of objectives. rows: all of the network; front: those on the front of all objectives."""
     drawable = [row for row in rows if row.objectives((x, y)) is not None]
     front_keys = {row.key for row in front}
     others = [row for row in drawable if row.key not in front_keys]

@@ -1,4 +1,8 @@
-"""List the points of a sweep, and give each the key by which its result is kept."""
+"""List the points of a sweep, and make the job of each with the content hash by which its result is stored.
+
+A point is one combination of network, machine, keys of the machine and options. The hash covers everything that a build depends
+on, so that a stored result is found again only if nothing changed.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker needs to build one point.
+    """All that a worker process needs to build one point.
 
-    `key`: content hash of the build. `code`: digest of the toolchain. `files`: digest of each file that the build reads.
+    `key`: content hash of the build.
+    `code`: digest of the toolchain.
+    `machine`: name or file of the machine; `changes`: new values of its keys.
+    `network`: keys of the network's section.
+    `options`: values of the build's options.
+    `files`: digest of each file that the build reads, by path.
+    `seconds`, `memory_bytes`: limits of the build; None: no limit.
     `plugins`, `custom_ops`: files.
     """
 
@@ -57,6 +67,7 @@ class Job:
 
     @property
     def limits(self) -> tuple[float | None, int | None]:
+        """Return the limits (seconds, bytes), None for no limit."""
         return self.seconds, self.memory_bytes
 
 
@@ -70,6 +81,7 @@ def list_grid(sweep: Sweep) -> Iterator[Point]:
 
 
 def _combinations(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """Yield every combination of values of the axes as (name, value) pairs, the last axis fastest."""
     return (tuple(zip(axes, values)) for values in product(*axes.values()))
 
 
@@ -91,7 +103,7 @@ _MachineFiles = tuple[Any, Any, dict[str, str]]  # machine, instruction table, d
 
 @dataclass
 class JobMaker:
-    """Makes the jobs of a sweep; every file is read once."""
+    """A maker of the jobs of a sweep that reads every file once. `code`: digest of the toolchain."""
 
     sweep: Sweep
     code: str = field(default_factory=lambda: code_digest())
@@ -100,7 +112,7 @@ class JobMaker:
     _machines: dict[str, _MachineFiles] = field(default_factory=dict[str, _MachineFiles])
 
     def make(self, point: Point) -> Job:
-        """Return the job of a point. Raises CompileError and ConfigError: a file that cannot be read."""
+        """Return the job of a point. Raise CompileError or ConfigError for a file that cannot be read."""
         machine = self.sweep.machines[point.machine]
         network, network_files, contents = self._network(point.network)
         data, table, machine_digests = self._machine(point.machine)
@@ -124,7 +136,7 @@ class JobMaker:
         )
 
     def _network(self, name: str) -> tuple[dict[str, Any], dict[str, str], list[Any]]:
-        """Return a network's keys, the digests of its files, and all that the build reads of it without names of files."""
+        """Return a network's keys, the digests of its files, and all that the build reads of it, without names of folders."""
         if name not in self._networks:
             keys = self.sweep.networks[name].model_dump(mode="json")
             groups = [model_files(Path(keys["model"])), *(_list_data_files(keys[k]) for k in ("calib", "quant"))]
@@ -148,6 +160,7 @@ class JobMaker:
         return self._machines[name]
 
     def _digest(self, file: Path) -> str:
+        """Return the digest of a file, computed at the first call."""
         if str(file) not in self._digests:
             self._digests[str(file)] = file_digest(file)
         return self._digests[str(file)]
@@ -160,7 +173,7 @@ def _list_data_files(spec: str | None) -> list[Path]:
 
 
 def file_digest(file: Path) -> str:
-    """Return sha256 of a file in hexadecimal digits. Raises CompileError: it cannot be read."""
+    """Return sha256 of a file in hexadecimal digits. Raise CompileError where it cannot be read."""
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -172,7 +185,7 @@ def file_digest(file: Path) -> str:
 def code_digest() -> str:
     """Return sha256 of the source that builds, and of the versions of the libraries whose numbers a build depends on.
 
-    The commands and this package do not count: they change no build.
+    The commands and this package do not count, since they change no build. It is computed once in a process.
     """
     digest = hashlib.sha256()
     for package in (toolchain, quant, simulator):

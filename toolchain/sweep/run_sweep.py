@@ -1,4 +1,8 @@
-"""Run a sweep: the full grid, or a search, over a store that keeps what is built already."""
+"""Run a sweep: the full grid, or a search, over a store that holds the results of earlier builds.
+
+Builds that the store lacks go to an engine (toolchain.sweep.engines). Each result is stored as soon as it is there, so an
+interrupted sweep goes on where it ended.
+"""
 
 from __future__ import annotations
 
@@ -21,35 +25,41 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A point with the key of its build and the result, whose report is in the store."""
+    """A point with the key of its build and the result. The build's report is in the store, not here."""
 
     point: Point
     key: str
     result: Result
 
     def objectives(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-        """Return the values of the objectives, all to be small; None where the build has not all of them."""
+        """Return the values of the objectives, all to be minimized; None where the build lacks one, as a failed one does."""
         values = [objective.of(self.result.metrics) for objective in objectives]
         return None if None in values else tuple(value for value in values if value is not None)
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """All rows of a sweep in the order of its file, or of a search. `new`: how many builds were not in the store."""
+    """All rows of a sweep in the order of its file, or of a search.
+
+    `new`: how many builds were not in the store; `new_cpu_seconds`: CPU seconds of these.
+    """
 
     rows: Sequence[Row]
     new: int
     new_cpu_seconds: float
 
     def front(self, network: str, objectives: Sequence[Objective]) -> list[Row]:
-        """Return the rows of a network's Pareto front."""
+        """Return the rows of a network's Pareto front in their order; builds without all objectives are left out."""
         pairs = [(row, values) for row in self.rows if row.point.network == network and (values := row.objectives(objectives))]
         return [pairs[index][0] for index in find_front([values for _, values in pairs])]
 
 
 @dataclass
 class Evaluator:
-    """Evaluates points: from the store, or by an engine, which stores them."""
+    """An evaluator of points: it takes results from the store, and has an engine build those that are missing.
+
+    `total`: number of points, for the progress. The counts grow with each evaluation.
+    """
 
     sweep: Sweep
     store: Store
@@ -65,7 +75,10 @@ class Evaluator:
         self._jobs = JobMaker(self.sweep)
 
     def evaluate(self, points: Iterable[Point]) -> list[Row]:
-        """Return a row for each point, in their order. Raises CompileError where the engine cannot go on."""
+        """Return a row for each point, in their order. Equal builds run once.
+
+        A failed build is a row with its reason. Raise CompileError where a file cannot be read or the engine cannot go on.
+        """
         keyed: list[tuple[Point, str]] = []
         results: dict[str, Result] = {}
         missing: dict[str, Point] = {}
@@ -86,7 +99,7 @@ class Evaluator:
         return [Row(point, key, results[key]) for point, key in keyed]
 
     def _build(self, missing: dict[str, Point]) -> Iterable[tuple[Job, Result]]:
-        """Build points and store their results; yield each when it is there."""
+        """Build points, store each result when it is there, and yield it; the order is the engine's."""
         for job, result in self.engine(self._jobs.make(point) for point in missing.values()):
             self.store.add(job, result)
             self.new, self.new_cpu_seconds = self.new + 1, self.new_cpu_seconds + result.cpu_seconds
@@ -98,7 +111,7 @@ class Evaluator:
 
 
 def run_grid(sweep: Sweep, store: Store, engine: Engine, progress: Progress) -> SweepRun:
-    """Build every point of the grid. Raises CompileError where the engine cannot go on."""
+    """Build every point of the grid and return the rows. Raise CompileError where the engine cannot go on."""
     evaluator = Evaluator(sweep, store, engine, progress, count_grid(sweep))
     rows = evaluator.evaluate(list_grid(sweep))
     return SweepRun(rows, evaluator.new, evaluator.new_cpu_seconds)
@@ -115,7 +128,12 @@ def run_search(
     batch: int,
     seed: int,
 ) -> SweepRun:
-    """Search each network by itself; a point that is drawn again is one row. Raises CompileError."""
+    """Search each network by itself with optuna and return the rows. A point that is drawn again is one row.
+
+    `objectives`: to be minimized together.
+    `trials`: points to evaluate for each network; `batch`: how many at a time; `seed`: of the drawing.
+    Raise CompileError where optuna is missing or the engine cannot go on.
+    """
     evaluator = Evaluator(sweep, store, engine, progress, trials * len(sweep.networks))
     rows: dict[str, Row] = {}
 
@@ -132,10 +150,12 @@ def run_search(
 def search_network(
     sweep: Sweep, network: str, objectives: Sequence[Objective], evaluate: Evaluate, *, trials: int, batch: int, seed: int
 ) -> None:
-    """Evaluate as many points of a network as `trials` says.
+    """Draw `trials` points of a network, in batches, and have them evaluated; later batches follow the results of earlier ones.
 
-    Points are asked for and told of in batches of one size, so the same seed gives the same points on any number of workers.
-    Raises CompileError: optuna is missing.
+    The batch size is fixed, so the same seed gives the same points on any number of workers.
+
+    `evaluate`: returns the objectives of each point, None for a point without.
+    Raise CompileError where optuna is missing.
     """
     optuna = import_extra("optuna", "--trials")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -165,7 +185,8 @@ def _suggest_point(trial: Any, sweep: Sweep, network: str) -> Point:
 
 
 def _suggest(trial: Any, name: str, values: Sequence[Any]) -> Any:
-    """Return one of the values. Numbers have an order, which the search uses: they are suggested by their place."""
+    """Return one of the values, as the trial draws it. Numbers are drawn by their place, so that the search uses their
+    order."""
     if len(values) == 1:
         return values[0]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -174,9 +195,11 @@ def _suggest(trial: Any, name: str, values: Sequence[Any]) -> Any:
 
 
 def find_front(values: Sequence[Sequence[float]]) -> list[int]:
-    """Return the indices of the points that no other dominates, rising. `values`: of each point, all to be small.
+    """Return the indices of the points that no other dominates, rising.
 
     A point dominates another where it is at most as large in every objective and smaller in one. Of equal points all stay.
+
+    `values`: the objectives of each point, all to be minimized.
     """
     order = sorted(range(len(values)), key=lambda index: tuple(values[index]))
     front: list[Sequence[float]] = []

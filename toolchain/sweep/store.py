@@ -1,4 +1,4 @@
-"""Keep results by the content hash of their builds, in one SQLite file."""
+"""Store the results of builds by their content hash, in one SQLite file, so that no build of a sweep runs twice."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KEPT_FOR_ANY_LIMITS = ("built", "refused", "bug")
 
 
 class Store:
-    """Results by key. One command at a time may write."""
+    """A store of results by key, to be used in a `with` block. One command at a time may write."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file. Raises CompileError: it is no store, or cannot be written."""
+        """Open or make the file. Raise CompileError where it is no store or cannot be written."""
         self.path = path
         self._committed = time.monotonic()
         with self._as_faults():
@@ -39,6 +39,7 @@ class Store:
 
     @contextmanager
     def _as_faults(self) -> Generator[None]:
+        """Turn faults of SQLite in the block into CompileError."""
         try:
             yield
         except sqlite3.Error as fault:
@@ -47,7 +48,7 @@ class Store:
     def find(self, job: Job) -> Result | None:
         """Return the result of a build without its report, or None where it must be built.
 
-        A build that ran out of time or memory is built anew under other limits, one that died always.
+        A build that ran out of time or memory is built again under other limits; one that died is built again always.
         """
         query = "select status, reason, metrics, cpu_seconds, limits from results where key = ?"
         with self._as_faults():
@@ -60,7 +61,8 @@ class Store:
         return Result(status, reason, json.loads(metrics), "", cpu_seconds)
 
     def add(self, job: Job, result: Result) -> None:
-        """Store a result in the place of an earlier one."""
+        """Store a result in the place of an earlier one of the same key. It is on disk after at most a second's further
+        results, or `commit`."""
         report = zlib.compress(result.report.encode(errors="backslashreplace"))
         values = (job.key, result.status, result.reason, json.dumps(result.metrics), report, result.cpu_seconds)
         with self._as_faults():
@@ -69,7 +71,10 @@ class Store:
             self.commit()
 
     def read_report(self, key: str) -> str:
-        """Return the report of a build, "" where it has none. Raises CompileError: no build, or several, begin with this key."""
+        """Return the report of the build whose key begins with `key`, "" where it has none.
+
+        Raise CompileError where no build, or several, begin so.
+        """
         with self._as_faults():
             rows = self._database.execute("select report from results where key >= ? and key < ? limit 2", [key, f"{key}~"])
             reports = rows.fetchall()
@@ -79,7 +84,7 @@ class Store:
         return zlib.decompress(reports[0][0]).decode()
 
     def commit(self) -> None:
-        """Write what was added to the disk."""
+        """Write to the disk what was added."""
         with self._as_faults():
             self._database.commit()
         self._committed = time.monotonic()
@@ -88,7 +93,7 @@ class Store:
         return self
 
     def __exit__(self, *fault: object) -> None:
-        """Write what was added, whatever ended the block; a file that this store made and put nothing in goes."""
+        """Write what was added, whatever ended the block. A file that this store made is removed if it is still empty."""
         self.commit()
         is_empty = self._database.execute("select 1 from results").fetchone() is None
         self._database.close()

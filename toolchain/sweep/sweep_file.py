@@ -1,4 +1,8 @@
-"""Read a sweep: a YAML file of networks, machines with ranges of keys, options, and the limits of one build."""
+"""Read a sweep file: a YAML of networks, machines with lists of values for their keys, options, and the limits of one build.
+
+`read_sweep` checks it against the sections here, resolves its files, and returns a `Sweep`. All faults are reported together,
+  each with file and line.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +45,15 @@ class NetworkSection(Section):
 
 
 class MachineSection(Section):
-    """A shipped machine or a file, and lists of values for some of its keys. Keys joined by commas take the same value."""
+    """A shipped machine or a file, and lists of values for some of its keys. Keys joined by commas in one name take the same
+    value."""
 
     file: str
     keys: Mapping[str, Values] = Field(default_factory=dict)
 
 
 class OptionSection(Section):
-    """Options of npu-build, each with one value or a list."""
+    """Options of npu-build, each with one value or a list of them; None: the option is not given."""
 
     level: Axis[Annotated[int, Field(ge=0, le=3)]] | None = None
     repair: Axis[str] | None = None
@@ -60,7 +65,7 @@ class OptionSection(Section):
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
-        """The options that are given, each with its values."""
+        """Return the options that are given, each with its values."""
         return {name: values for name in type(self).model_fields if (values := getattr(self, name)) is not None}
 
 
@@ -83,7 +88,7 @@ class SweepSection(Section):
 
 
 class Sweep(Section):
-    """A sweep with the paths of its files resolved.
+    """A sweep with the paths of its files made absolute.
 
     `axes`: the values of each option.
     `plugins`, `custom_ops`: files, which every build takes.
@@ -98,10 +103,10 @@ class Sweep(Section):
 
 
 def read_sweep(file: Path, plugins: Sequence[str] = (), custom_ops: Sequence[str] = ()) -> Sweep:
-    """Read a sweep file, load its plug-ins and libraries, and check the keys that its machines change.
+    """Read a sweep file, load its plug-ins and libraries into this process, and check the keys that its machines change.
 
     `plugins`, `custom_ops`: further ones; their paths are not relative to the sweep file.
-    Raises ConfigError with every fault of the file, CompileError for a further one.
+    Raise ConfigError with every fault of the file, CompileError for a further plug-in or library.
     """
     source = read_yaml(file, str(file), doubles=True)
     section, faults = validate(SweepSection, source)

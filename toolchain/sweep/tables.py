@@ -1,4 +1,4 @@
-"""Write the rows of a sweep as a table. No column depends on the time or the place of a build."""
+"""Write the rows of a sweep as a CSV or Parquet table. No column depends on the time or the place of a build."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def csv_table(rows: Sequence[Row]) -> bytes:
 
 
 def parquet_table(rows: Sequence[Row]) -> bytes:
-    """Return the table as Parquet: metrics are int64 and double, everything else is text. Raises CompileError: no pyarrow."""
+    """Return the table as Parquet: metrics are int64 and double, everything else is text, and what a build lacks is null.
+
+    Raise CompileError where pyarrow is not installed.
+    """
     pyarrow, parquet = import_extra("pyarrow", "--parquet"), import_extra("pyarrow.parquet", "--parquet")
     kinds = {name: pyarrow.int64() if name in _INTEGERS else pyarrow.float64() for name in METRICS}
     arrays = {
@@ -39,7 +42,10 @@ def parquet_table(rows: Sequence[Row]) -> bytes:
 
 
 def make_columns(rows: Sequence[Row]) -> Mapping[str, list[Any]]:
-    """Return the values of each column: network, machine, keys, options, status, reason, metrics, key of the build."""
+    """Return the values of each column: network, machine, keys, options, status, reason, metrics, key of the build.
+
+    A row has None in the column of a key, option or metric that it lacks.
+    """
     keys = dict.fromkeys(key for row in rows for key, _ in row.point.keys)
     options = dict.fromkeys(option for row in rows for option, _ in row.point.options)
     columns: dict[str, list[Any]] = {
