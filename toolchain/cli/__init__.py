@@ -1,4 +1,8 @@
-"""The commands. Thin: they parse, call `toolchain.api`, print; the only place that prints or exits."""
+"""Start the commands npu-build, npu-sim, npu-dis, npu-hw and npu-sweep; each is a module of this package.
+
+Commands parse, call `toolchain.api`, and print. They are the only place that prints or exits. What is here limits the garbage
+collector, ends a command that lacks memory with one line, and handles Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,27 @@ THREADS_RAN_ON = (
 
 
 def build() -> None:
+    """Run npu-build as a console script."""
     _run_console_script("build")
 
 
 def sim() -> None:
+    """Run npu-sim as a console script."""
     _run_console_script("sim")
 
 
 def dis() -> None:
+    """Run npu-dis as a console script."""
     _run_console_script("dis")
 
 
 def hw() -> None:
+    """Run npu-hw as a console script."""
     _run_console_script("hw")
 
 
 def sweep() -> None:
+    """Run npu-sweep as a console script."""
     _run_console_script("sweep")
 
 
@@ -48,6 +57,10 @@ def collect_seldom() -> None:
 
 
 def _run_console_script(command: str) -> None:
+    """Run a command, in a child process where the address space is limited, so that a lack of memory ends with one line.
+
+    Threads that a user's file leaves running are ended after THREAD_SECONDS.
+    """
     work_in_child()
     before = threading.enumerate()
     try:
@@ -66,6 +79,7 @@ def _end_threads_later(code: object) -> None:
 
 
 def _end_with_threads(code: int) -> None:
+    """End the process at once, with a warning on stderr."""
     os.write(2, THREADS_RAN_ON.encode())
     os._exit(code)
 
@@ -87,9 +101,9 @@ def run_command(command: str) -> None:
 
 @contextmanager
 def exit_on_interrupt() -> Generator[None]:
-    """End the process with one line on Ctrl-C inside the block. Use it for imports and parsing, while nothing is written yet.
+    """End the process with one line and code 130 on Ctrl-C inside the block. It is for imports and parsing, while nothing is
+    written.
 
-    They take longer than many commands.
     Compiled modules lose or change a KeyboardInterrupt that meets them.
     """
     with _on_interrupt(_stop):

@@ -1,4 +1,4 @@
-"""Define the common behaviour of all commands: parsing, refusing, and checking where they may write."""
+"""Define the common behaviour of all commands: parsing, printing, reporting faults, and checking where they may write."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ Plugins = Annotated[list[str] | None, typer.Option(PLUGIN, metavar=PLUGIN_FORM, 
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose --help lists options by group, in plain lines. examples: a command line for a group's heading."""
+    """A command whose `--help` lists options by group, in plain lines.
+
+    `examples`: by group of options, a command line that stands below the group.
+    """
 
     examples: Mapping[str, str] = MappingProxyType({})
 
@@ -76,8 +79,10 @@ def application(
 
 
 def say(text: str, *, is_fault: bool = False, end: str = "\n") -> None:
-    """Prints text for a person on stdout, a fault on stderr. All that commands print goes through here: names in files hold any
-    characters, and control characters are spelled out."""
+    """Print text for a person on stdout, a fault on stderr. Control characters are spelled out, since names in files hold any.
+
+    Everything that commands print for a person goes through here.
+    """
     print(printable_lines(text), end=end, file=sys.stderr if is_fault else sys.stdout)
 
 
@@ -137,6 +142,7 @@ def _report_thread(ended: threading.ExceptHookArgs) -> None:
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
+    """Print a fault and exit with `code`."""
     say(message, is_fault=True)
     raise SystemExit(code) from None
 
@@ -149,7 +155,10 @@ def _drop_output() -> None:
 
 @contextmanager
 def as_options() -> Generator[None]:
-    """Put `--` in front of a CompileError from inside the block: callers in Python say `samples 0: ...`, users --samples."""
+    """Put `--` in front of the text of a CompileError from inside the block.
+
+    Functions name options without dashes (`samples 0: ...`), as callers in Python write them.
+    """
     try:
         yield
     except CompileError as fault:
@@ -189,7 +198,7 @@ def load_plugin_option(plugins: Sequence[str] | None) -> None:
 def require_host(host: str) -> None:
     """Raise CompileError where onnxruntime cannot run on this host, cpu or cuda.
 
-    It is called before long work, with host nodes or without, since host subgraphs could run there.
+    It is called before long work, also for models without host nodes, since float models and host subgraphs run there.
     """
     from toolchain.foundation.inference import host_providers
 
@@ -200,7 +209,7 @@ def require_host(host: str) -> None:
 def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
     """Raise CompileError where an output cannot be written, or is an input or another output. It is called before long work.
 
-    `outputs`: path by option, None where it is not requested.
+    `outputs`: path by option, None where it is not requested. A stream, such as /dev/stdout, is always accepted.
     `inputs`: paths by what a message calls them.
     """
     for option, path in outputs.items():
@@ -226,6 +235,7 @@ def _each(paths: Paths) -> Sequence[str | Path]:
 
 
 def _unwritable(path: Path) -> str | None:
+    """Return why a file cannot be written, None where it can."""
     if path.is_dir():
         return "is a directory, give the name of a file"
     if is_stream(path):

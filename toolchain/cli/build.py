@@ -1,4 +1,8 @@
-"""npu-build: an ONNX model to model.npu, with a report."""
+"""Define the command npu-build: compile an ONNX model to model.npu, with a report and other files on request.
+
+The options become `BuildOptions` of toolchain.api. Everything that can be refused without the build is refused before it:
+options without effect, and files that cannot be written. All files are written together at the end, or none.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +69,7 @@ LEVELS = ("0", "1", "2", "3")
 
 
 def main() -> None:
+    """Run the command on the process's arguments and exit. Level options such as -O2 are split into two arguments first."""
     # click reads -O2 as three options where -O has a long name, or none; so it gets the two apart.
     arguments = [part for a in sys.argv[1:] for part in (("-O", a[2:]) if re.match("-O.", a) else (a,))]
     application(build_command, EXAMPLES)(args=arguments)
@@ -413,8 +418,9 @@ def _machine(hw: str | None, level: str) -> str:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """A set of files to write, None: not requested.
+    """The files to write; None: not requested.
 
+    `target`: the compiled file.
     `image`, `error_report`: folders.
     `qdq`: by entry, '' where there is only one.
     """
@@ -430,9 +436,10 @@ class OutputFiles:
 
 
 def context_path(output_files: OutputFiles, embeds: bool, options: BuildOptions) -> str | None:
-    """Return the compiled file's path as the EPContext file names it; None: it holds the file's bytes.
+    """Return the compiled file's path as the EPContext file names it; None: the EPContext file holds the bytes.
 
-    Raise CompileError where EPContext nodes cannot express the build.
+    `embeds`: the option `--epcontext-embed`.
+    Raise CompileError where EPContext nodes cannot express the build, or the file lies outside their folder.
     """
     file, target = output_files.epcontext, output_files.target
     if file is None:
@@ -455,7 +462,7 @@ def context_path(output_files: OutputFiles, embeds: bool, options: BuildOptions)
 
 
 def _inputs(model: Path, machine: str, options: BuildOptions, start_from: Path | None) -> dict[str, Paths]:
-    """The files that are read, by what names them. Raises CompileError: the model is no file."""
+    """Return the files that are read, by what a message calls them. Raise CompileError where the model is no file."""
     from toolchain.passes.stage_file import list_stage_files
 
     input_paths = {**model_inputs(model), **machine_inputs(machine), **data_inputs("--calib", options.calibration)}
@@ -489,7 +496,7 @@ def _require_places(inputs: Mapping[str, Paths], output_files: OutputFiles, dump
 def _require_effect(
     options: BuildOptions, dump_after: str | None, dump_dir: Path | None, force: bool, sram_curve: Path | None
 ) -> None:
-    """No option is given that would do nothing, or something else than it says. Raises CompileError."""
+    """Raise CompileError where an option would do nothing, or something else than it says."""
     if options.observer is not None and options.parameters is not None:
         raise CompileError(
             f"--observer {options.observer}: --quant {options.parameters} holds the ranges already; give one of them"
@@ -507,7 +514,7 @@ def _require_effect(
 
 
 def _require_source(model: Path) -> None:
-    """Refuse a model that npu-build itself has written."""
+    """Raise CompileError for a model that npu-build itself has written."""
     from toolchain.codegen import MAGIC
 
     if not model.is_file():
@@ -526,6 +533,13 @@ def _build(
     dumps: StageDumps,
     context: str | None,
 ) -> None:
+    """Build the model, write the files, and print the report.
+
+    A build that fails writes the dumps that it reached and no other file. A build that the gate refuses exits with code 3,
+    unless `force` is set.
+
+    `context`: as `context_path` returns it.
+    """
     from toolchain.api import build
     from toolchain.codegen import image_files, images_of_entries
     from toolchain.foundation.atomic_files import write_files
@@ -571,5 +585,5 @@ def _build(
 
 
 def _folder(folder: Path | None, make_files: Callable[[], Mapping[str, bytes]]) -> dict[Path, bytes]:
-    """The files of a folder that was asked for."""
+    """Return the files of a folder by path; empty where the folder was not requested."""
     return {} if folder is None else {folder / name: data for name, data in make_files().items()}

@@ -1,4 +1,5 @@
-"""Format the results of npu-build: the tables that it prints, and the files of the error report."""
+"""Format the results of npu-build: the text that it prints, the picture of `--sram-curve`, and the files of the error
+report."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def report(built: Build, explain: bool, options: BuildOptions) -> str:
-    """The tables that a person reads, with an empty line between them."""
+    """Return the text that npu-build prints. Of several entries each has a part under its name, and what they share stands
+    last.
+
+    `explain`: also list every node with engine, cost and reason.
+    """
     from toolchain.foundation.entry_points import sharing_text
 
     if not built.entries:
@@ -35,6 +40,7 @@ def _report(built: Build, explain: bool) -> str:
 
 
 def _curve_text(built: Build) -> str:
+    """Return the table of the sweep over sizes of the SRAM; empty without one."""
     from toolchain.judging.sram_sweep import HEADS, rows
     from toolchain.report.report_text import table
 
@@ -44,7 +50,7 @@ def _curve_text(built: Build) -> str:
 
 
 def curve_picture(curve: SramSweep, container: Container) -> str:
-    """SVG of what --sram-curve found."""
+    """Return the SVG of a sweep over sizes of the SRAM."""
     from toolchain.report.curve_picture import curve_svg
 
     points = curve.points
@@ -55,7 +61,10 @@ def curve_picture(curve: SramSweep, container: Container) -> str:
 
 
 def error_reports(model: str, built: Mapping[str, Build]) -> dict[str, bytes]:
-    """Return the files of the error reports by name in the folder; those of an entry are in a folder of its name."""
+    """Return the files of the error reports by name in the folder; those of an entry are in a folder of its name.
+
+    `model`: the model's name; `built`: builds by entry, "" for the only one. Builds without an error report are left out.
+    """
     from toolchain.report.error_page import report_files
     from toolchain.report.report_text import JUDGED_ON
 

@@ -1,4 +1,4 @@
-"""npu-dis: the programs of a compiled model as listings, and listings back into a compiled model."""
+"""Define the command npu-dis: print the programs of a compiled model as listings, or put edited listings back into it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def run(
 
 
 def _text(path: Path) -> str:
+    """Return the text of a listing. Raise ProgramError where it is no UTF-8 or too long."""
     try:
         return read_limited(path, LISTING_BYTES).decode()
     except UnicodeDecodeError:
@@ -92,7 +93,7 @@ def listing(container: Container) -> str:
 
 
 def replace_programs(container: Container, text: str) -> Container:
-    """Return the compiled model with the programs of a listing in place of its own.
+    """Return a copy of the compiled model with the programs of a listing in place of its own; nothing else changes.
 
     Raise ProgramError where the listing has another number of programs, or one cannot be assembled.
     """
@@ -112,4 +113,5 @@ app = application(run)
 
 
 def main() -> None:
+    """Run the command on the process's arguments and exit."""
     app()

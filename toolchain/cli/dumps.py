@@ -1,4 +1,7 @@
-"""The passes that npu-build lists, and the texts of stages and passes that it writes."""
+"""List the passes (`--list-passes`), and collect and write the dumps of stages and passes (`--dump-after`).
+
+A dump is a text, beside it an ONNX view of a graph, and one file of arrays that all dumps of a folder share.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def dump_files(name: str | None, directory: Path) -> dict[str, Path]:
-    """Return NN-NAME.txt of a stage, of each stage for `all`, or of a pass, numbered as the stage that it leads to.
+    """Return the file of each dump by stage or pass: NN-NAME.txt, numbered as the stage that it leads to. Nothing is written.
 
-    Raise CompileError where there is no such stage or pass.
+    `name`: a stage, `all` stages, or a pass; None: no dump.
+    Raise CompileError where there is no such stage or pass, or the folder cannot be written to.
     """
     from toolchain.compiler import STAGES
     from toolchain.passes.pipeline import PIPELINE
@@ -44,7 +48,7 @@ def dump_files(name: str | None, directory: Path) -> dict[str, Path]:
 
 
 def list_passes(requested: bool) -> None:
-    """Print the passes in order, one line each, and exit."""
+    """Print the passes in order, one line each, and exit; return at once where `requested` is false."""
     from toolchain.compiler import REGION_STEPS
     from toolchain.passes.pipeline import PIPELINE
     from toolchain.report.report_text import table
@@ -59,7 +63,7 @@ def list_passes(requested: bool) -> None:
 
 
 def array_file(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the bytes of an .npz file."""
+    """Return the bytes of an .npz of these arrays, sorted by name."""
     import numpy as np
 
     file = BytesIO()
@@ -73,9 +77,11 @@ _NO_TEXTS = (".npz", ".onnx", ".npu")
 
 
 def read_arrays_of_earlier_dumps(file: Path, overwritten: Collection[Path]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file that dumps share which texts beside it name; none of an unreadable file.
+    """Return the arrays of the shared file that texts of earlier dumps beside it still name; empty where it cannot be read.
 
-    `overwritten`: files whose texts go away. All arrays are kept where a text cannot be read.
+    All arrays are returned where a text cannot be read.
+
+    `overwritten`: files whose texts go away.
     """
     from toolchain.passes.stage_file import read_arrays
 
@@ -99,7 +105,11 @@ def _read_array_names(folder: Path, overwritten: Collection[Path]) -> set[str] |
 
 @dataclass(frozen=True)
 class StageDumps:
-    """Texts of the stages that have `files`, held until they are written together with whatever else a command writes."""
+    """The dumps of a build, held in memory until they are written together with whatever else a command writes.
+
+    `files`: the file of each stage that is dumped, by name.
+    `texts`, `arrays`, `views`: what was added: texts by stage, arrays by name, and ONNX views by stage and title.
+    """
 
     files: Mapping[str, Path]
     texts: dict[str, str] = field(default_factory=dict[str, str])
@@ -109,7 +119,7 @@ class StageDumps:
     def add(self, stage: str, text: Callable[[], str]) -> None:
         """Append a text to the dump of a stage; do nothing for a stage that has no file.
 
-        `text`: makes the text. It is called only where the stage has a file. Graphs are kept as an ONNX view too.
+        `text`: makes the text. It is called only where the stage has a file. A graph adds an ONNX view and its arrays too.
         """
         from toolchain.export.onnx_view import onnx_view
         from toolchain.ir.text import GraphDump
@@ -124,7 +134,7 @@ class StageDumps:
 
     @property
     def places(self) -> dict[str, Path]:
-        """Return the files that `contents` may hold, by what a message calls them."""
+        """Return every file that `contents` may hold, by what a message calls it."""
         from toolchain.passes.pipeline import PIPELINE
 
         texts = {f"the dump of {stage}": file for stage, file in self.files.items()}
@@ -136,7 +146,8 @@ class StageDumps:
     def contents(self) -> dict[Path, bytes]:
         """Return the bytes of each file of the stages that were reached: text, ONNX views, and one file of all arrays.
 
-        Of several entries each has a view, numbered from the second on.
+        Of several entries each has a view, numbered from the second on. Arrays that earlier dumps in the folder still name
+        stay.
         """
         contents = {self.files[stage]: text.encode(errors="backslashreplace") for stage, text in self.texts.items()}
         for (stage, _), view in self.views.items():
@@ -163,7 +174,7 @@ class StageDumps:
         return list(dict.fromkeys(file.parent for file in self.contents))
 
     def write(self) -> None:
-        """Write the files, all or none. Raises OSError."""
+        """Write the files, all or none. Raise OSError where one cannot be written."""
         from toolchain.foundation.atomic_files import write_files
 
         write_files({**self.contents}, self.folders)

@@ -1,4 +1,4 @@
-"""Name and open the files of commands: inputs, which no command may overwrite, and arrays in .npz files."""
+"""Name the input files of commands, which no command may overwrite, and read and write arrays in .npz files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def model_inputs(*models: str | Path) -> dict[str, Paths]:
 
 
 def machine_inputs(*machines: str | None) -> dict[str, Paths]:
-    """Return the files of machines and of their instruction tables, by what a message calls them. A machine of None has none.
+    """Return the files of machines and of their instruction tables, by what a message calls them. A machine of None is left
+    out.
 
     Raise ConfigError where a file does not exist or is no YAML.
     """
@@ -63,8 +64,11 @@ def read_feeds(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz, checked against the inputs, the optional states, and the values that inputs are bound to.
 
-    Without a path, return one random sample and no state. Raise CompileError where an array is missing or does not fit.
+    Without a path, return one random sample and no state.
+
+    `bound`: values by input that need no array.
     `loose`: inputs that may hold NaN and infinity.
+    Raise CompileError where an array is missing or does not fit; each line begins with the path.
     """
     if path is None:
         return random_feeds(inputs)
@@ -84,6 +88,7 @@ def _check(
     loose: Collection[str],
     feeds: Mapping[str, np.ndarray],
 ) -> None:
+    """Raise CompileError where feeds do not fit the inputs; each line begins with the path."""
     try:
         check_feeds(inputs, feeds, states, bound, loose)
     except CompileError as fault:
@@ -91,9 +96,10 @@ def _check(
 
 
 def npz_arrays(path: Path, expectation: str) -> dict[str, StoredArray]:
-    """Return the arrays of an .npz by name, not yet read. Raise CompileError where there is no such file, or it is no .npz.
+    """Return the arrays of an .npz by name; only their headers are read yet.
 
     `expectation`: what the option takes, for the message.
+    Raise CompileError where there is no such file, or it is no .npz.
     """
     if not path.exists():
         raise CompileError(f"{path}: {NO_FILE}; {expectation}")

@@ -1,6 +1,7 @@
-"""npu-hw: check, show, list and compare machine descriptions; print their schema, manual and C header; write vectors.
+"""Define the command npu-hw, with a subcommand for each thing to do with machine descriptions.
 
-Examples that come with the toolchain are listed, and copied into a folder.
+Subcommands check, show, list, compare and upgrade machine files, print their schema, instruction table, manual, C header and
+Verilog package, write conformance vectors, and copy examples.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ def describe_examples() -> str:
 
 
 def copy_example(name: str, folder: Path) -> list[Path]:
-    """Write the files of an example into a folder, all or none; return their paths.
+    """Write the files of an example into a folder, all or none, and return their paths.
 
-    `name`: of an example, or `all`, which keeps the folders beside one another.
-    Raises CompileError: there is no such example, or a file of its name stands in the folder.
+    `name`: an example, or `all`, which keeps the folders beside one another.
+    Raise CompileError where there is no such example, or a file of its name stands in the folder.
     """
     if name != ALL and name not in list_examples():
         raise CompileError(f"{name}: is no example; there are {', '.join([*list_examples(), ALL])}")
@@ -73,7 +74,8 @@ def copy_example(name: str, folder: Path) -> list[Path]:
 
 
 def _root() -> Path:
-    """Return the folder of the examples: in the wheel, or beside the packages of a checkout."""
+    """Return the folder of the examples: in the wheel, or beside the packages of a checkout. Raise CompileError where there is
+    none."""
     root = next((path for path in (_WHEEL, _CHECKOUT) if path.is_dir()), None)
     if root is None:
         raise CompileError(f"{_WHEEL.parent}: has no examples beside it; install the toolchain again")
@@ -272,4 +274,5 @@ def _functions_without_cases(chip: Chip, kit: Path) -> list[str]:
 
 
 def main() -> None:
+    """Run the command on the process's arguments and exit."""
     app()

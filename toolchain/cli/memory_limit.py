@@ -1,5 +1,9 @@
-"""Commands in a limited address space (`ulimit -v`): C and C++ libraries that lack memory print lines of their own, or end
-the process. There, and only there, a command works in a child process, and its parent says how it ended."""
+"""Run a command in a child process where the address space is limited (`ulimit -v`), so that a lack of memory ends with one
+line.
+
+C and C++ libraries that lack memory print lines of their own, or end the process. So the parent holds these lines back, and
+says how the child ended. Without a limit nothing is forked.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _native_lines: int | None = None  # in the child: the file that holds what libra
 
 
 def limit_bytes() -> int | None:
-    """The limit of this process's address space; None: it has none, or the system cannot run a command apart."""
+    """Return the limit of this process's address space; None where it has none, or the system cannot run a command apart."""
     if resource is None or sys.platform != "linux":
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -59,18 +63,22 @@ def work_in_child() -> None:
 
 
 def _end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
     import ctypes  # not before it is needed: it takes time
 
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def lacks_memory(fault: BaseException) -> bool:
-    """Return whether a fault is due to missing memory or threads: it says so, or a library has printed so."""
+    """Return whether a fault is due to missing memory or threads: its text says so, or a library has printed so."""
     return is_out_of_memory(fault) or (_native_lines is not None and _tell_lack_of_memory(_native_lines))
 
 
 def end_for_memory(fault: BaseException) -> NoReturn:
-    """Print the one sentence and exit with 2. A child ends at once: the end of the interpreter could lack memory too."""
+    """Print one line that memory is missing, and exit with code 2.
+
+    A child ends at once, without Python's clean-up, which could lack memory too.
+    """
     print(out_of_memory(fault, limit_bytes()), file=sys.stderr)
     if _native_lines is None:
         raise SystemExit(2) from None
@@ -84,6 +92,7 @@ def _tell_lack_of_memory(stderr_file: int) -> bool:
 
 
 def _hold_back_native_lines(stderr_file: int) -> None:
+    """Send what libraries print on file 2 to `stderr_file`; Python's own stderr still goes where it went."""
     global _native_lines
     _native_lines = stderr_file
     sys.stderr.flush()
@@ -101,7 +110,10 @@ def _hold_back_lack_of_memory(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def _wait_for(child: int, signals: set[signal.Signals]) -> int:
-    """The child's exit code, minus the signal that ended it. An interrupt that this process alone was sent goes to the child."""
+    """Wait for the child and return its exit code, or minus the signal that ended it.
+
+    An interrupt that was sent to this process alone is sent on to the child.
+    """
     while True:
         sent = signal.sigwaitinfo(signals)
         if sent.si_signo == signal.SIGINT and sent.si_code <= 0:  # by a process; the terminal interrupts both
@@ -112,6 +124,7 @@ def _wait_for(child: int, signals: set[signal.Signals]) -> int:
 
 
 def _end_as(code: int, stderr_file: int) -> NoReturn:
+    """Print what libraries printed and end as the child did. A lack of memory ends with one line and code 2 instead."""
     native_lines = _read(stderr_file)
     memory_is_missing = _tell_lack_of_memory(stderr_file)
     if code == LOADER_FAILED or -code in RAISED_BY_ITSELF or (memory_is_missing and code > 0 and code not in REPORTED_CODES):

@@ -1,4 +1,9 @@
-"""Parse the values of npu-build's options: shapes, data and files, by entry where there are several."""
+"""Parse the values of options of npu-build: shapes, values, data and files, by entry where there are several; goals of the
+plan.
+
+An entry is one of several sets of input shapes in a compiled file. Options that scripts share with npu-build are added here
+too.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,11 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_goal(optimize: str, sram_budget: str | None, tolerance: str | None = None) -> Goal:
-    """Return the goal of --optimize, --sram-budget and --tolerance. Raise CompileError, whose text has no dashes."""
+    """Return the goal of `--optimize`, `--sram-budget` and `--tolerance`.
+
+    `sram_budget`: bytes as text, such as 96KiB; None: all SRAM. `tolerance`: a percentage as text; None: the default.
+    Raise CompileError for a text that cannot be read, or a tolerance without `balanced`. Its text has no dashes in front.
+    """
     from toolchain.hw.section import read_bytes
     from toolchain.schedule.goals import Goal
 
@@ -74,7 +83,7 @@ def plan_goal(optimize: str, sram_budget: str | None, tolerance: str | None = No
 
 
 def _read_share(text: str) -> float:
-    """Return the share that a percentage says. Raise CompileError."""
+    """Return the share, 0 to 1, that a percentage says. Raise CompileError for any other text."""
     try:
         share = float(text.removesuffix("%")) / 100
     except ValueError:
@@ -85,9 +94,10 @@ def _read_share(text: str) -> float:
 
 
 def entry_shapes(texts: Sequence[str]) -> dict[str, dict[str, Shape]]:
-    """Return the input shapes of each entry. Raise CompileError where a text has another form or an input is repeated.
+    """Return the input shapes of each entry by name.
 
-    `texts`: NAME:INPUT=D0,D1,... of each --entry. Further inputs of an entry repeat its name.
+    `texts`: NAME:INPUT=D0,D1,... of each `--entry`. Further inputs of an entry repeat its name.
+    Raise CompileError where a text has another form or an input is repeated.
     """
     entries: dict[str, list[str]] = {}
     for text in texts:
@@ -101,7 +111,8 @@ def entry_shapes(texts: Sequence[str]) -> dict[str, dict[str, Shape]]:
 def judging_data(texts: Sequence[str], entries: Collection[str]) -> tuple[str | None, dict[str, str]]:
     """Return the data that judge all entries (None without any), and the data of single entries by name.
 
-    `texts`: DATA or ENTRY:DATA of each --judge. Raise CompileError where two texts give the same.
+    `texts`: DATA or ENTRY:DATA of each `--judge`.
+    Raise CompileError where two texts give data for the same.
     """
     common, single = list[str](), dict[str, str]()
     for text in texts:
@@ -132,10 +143,12 @@ def qdq_files(path: Path | None, entries: Collection[str]) -> dict[str, Path]:
 
 
 def shape_sets(shapes: Sequence[str], entries: Sequence[str]) -> tuple[dict[str, Shape], dict[str, dict[str, Shape]]]:
-    """Return the shapes of --shape and --entry: shapes of all entries, and shapes by entry. Raise CompileError.
+    """Return the shapes of `--shape` and `--entry`: those of all entries, and those by entry; one of the two is empty.
 
-    An input that --shape names again begins the next set.
-    That set is an entry named by its number, with the shapes of the set before where it names no other.
+    An input that `--shape` names again begins the next set. Then each set is an entry named by its number, with the shapes of
+    the set before where it names no other.
+
+    Raise CompileError for a text of another form, a repeated set, or sets together with `--entry`.
     """
     sets: list[list[str]] = [[]]
     for text in shapes:
@@ -158,10 +171,11 @@ def shape_sets(shapes: Sequence[str], entries: Sequence[str]) -> tuple[dict[str,
 
 
 def input_shapes(texts: Sequence[str], option: str = "--shape ") -> dict[str, Shape]:
-    """Return the shapes by input. Raise CompileError where a text has another form or an input is repeated.
+    """Return the shapes by input.
 
-    `texts`: NAME=D0,D1,... of each --shape; a name may hold '='.
+    `texts`: NAME=D0,D1,... of each `--shape`; a name may hold '='.
     `option`: what stands in front of a text on the command line, for the message.
+    Raise CompileError where a text has another form or an input is repeated.
     """
     shapes: dict[str, Shape] = {}
     for text in texts:
@@ -176,9 +190,10 @@ def input_shapes(texts: Sequence[str], option: str = "--shape ") -> dict[str, Sh
 
 
 def input_values(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values by input, as texts. Raise CompileError where a text has another form or an input is repeated.
+    """Return the values by input, as texts.
 
-    `texts`: NAME=V0,V1,... of each --value; a name may hold '='.
+    `texts`: NAME=V0,V1,... of each `--value`; a name may hold '='.
+    Raise CompileError where a text has another form or an input is repeated.
     """
     values: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -195,9 +210,10 @@ def input_values(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def values_by_entry(
     option_texts: Sequence[str], entries: Collection[str]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, tuple[str, ...]]]]:
-    """Return the values of all entries, and of single ones: NAME=V0,V1,... or ENTRY:NAME=V0,V1,... of each --value.
+    """Return the values of all entries by input, and those of single entries by entry and input, as texts.
 
-    Raise CompileError.
+    `option_texts`: NAME=V0,V1,... or ENTRY:NAME=V0,V1,... of each `--value`.
+    Raise CompileError where a text has another form or an input is repeated.
     """
     of = {text: text.partition(":")[0] for text in option_texts}
     common = [text for text in option_texts if of[text] not in entries]
@@ -206,7 +222,10 @@ def values_by_entry(
 
 
 def check_plugin_option(file: Path | None) -> None:
-    """Check a plug-in, print a line for each check, and exit: with 1 where one fails, with 2 where the file cannot be loaded."""
+    """Check a plug-in, print a line for each check, and exit: with 1 where one fails, with 2 where the file cannot be loaded.
+
+    Return at once where no file is given.
+    """
     if file is None:
         return
     with report_errors():

@@ -13,7 +13,7 @@ from toolchain.cli.application import say
 
 
 class Progress(Protocol):
-    """A function that shows the stage, how much of it is done, of how much, and the seconds left, where these are known."""
+    """A function that shows a stage, how much of it is done, of how much, and the seconds left; None where one is not known."""
 
     def __call__(self, stage: str, done: int, total: int | None, left_s: float | None = None, /) -> None:
         """Show the progress."""
@@ -22,7 +22,7 @@ class Progress(Protocol):
 
 @contextmanager
 def make_progress_bar(interval_s: float = 10.0) -> Generator[Progress]:
-    """Yield a function (stage, done, total, left_s) that shows the progress.
+    """Yield a function (stage, done, total, left_s) that shows the progress while the block runs.
 
     `interval_s`: seconds between lines where stderr is no terminal, as in a log.
     """
@@ -46,7 +46,8 @@ def make_progress_bar(interval_s: float = 10.0) -> Generator[Progress]:
 
 @contextmanager
 def _log_progress(interval_s: float) -> Generator[Progress]:
-    """Write a line at each interval, by a thread, since one step may take longer than that."""
+    """Yield a function that takes the progress; a thread writes it at each interval, since one step may take longer than
+    that."""
     latest: list[tuple[str, int, int | None, float | None, float]] = [("load", 0, None, None, time.monotonic())]
     began_s, ended = time.monotonic(), threading.Event()
 

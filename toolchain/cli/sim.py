@@ -1,4 +1,7 @@
-"""npu-sim: runs a compiled file, bit-exact, with cycles."""
+"""Define the command npu-sim: run a compiled file bit-exactly on the simulator or another backend, and print where cycles went.
+
+It also compares a run with the integer reference (`--verify`) and dumps memories behind an operation (`--dump-memory`).
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    """Run the command on the process's arguments and exit."""
     application(sim_command)()
 
 
@@ -110,10 +114,12 @@ def sim_command(
 
 @dataclass(frozen=True)
 class SimRequest:
-    """A request to run a model.
+    """A request to run a compiled file.
 
-    `hw`: the machine that the file must be for, None: any.
-    `without`: ideal terms of its time.
+    `entry`: one of its sets of input shapes; None: the only one, or by the inputs.
+    `hw`: the machine that the file must be for; None: any.
+    `bases`: addresses of areas of DRAM, by name.
+    `without`: terms of the machine's time that cost nothing.
     """
 
     model: Path
@@ -125,7 +131,11 @@ class SimRequest:
     without: tuple[str, ...]
 
     def session(self, timing: bool) -> Session:
-        """Raises CompileError: no such entry or backend; ProgramError: a file of another machine than --hw."""
+        """Return a session of the request.
+
+        `timing`: the simulator shall give times.
+        Raise CompileError where there is no such entry or backend, ProgramError for a file of another machine than `hw`.
+        """
         from toolchain.runtime import Session
 
         with as_options():
@@ -143,13 +153,18 @@ class SimRequest:
         return session
 
     def reference(self) -> Session:
+        """Return a session of the integer reference on the same file and entry."""
         from toolchain.runtime import Session
 
         return Session(self.model, backend="reference", host=self.host, entry=self.entry)  # type: ignore[arg-type]
 
 
 def area_bases(texts: Sequence[str]) -> dict[str, int]:
-    """NAME=ADDRESS of each --base; names may hold '='. Raises CompileError."""
+    """Return the addresses by name of area.
+
+    `texts`: NAME=ADDRESS of each `--base`; a name may hold '='. An address is decimal or hexadecimal with 0x.
+    Raise CompileError where a text has another form or a name is repeated.
+    """
     bases: dict[str, int] = {}
     for text in texts:
         name, _, address = text.rpartition("=")
@@ -162,6 +177,7 @@ def area_bases(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _dump(request: SimRequest, input_file: Path | None, after: str, out: Path) -> None:
+    """Run the program up to `after`, and write the memories into the folder `out`."""
     from toolchain.cli.files import read_feeds
     from toolchain.foundation.atomic_files import write_files
     from toolchain.runtime import memory_files, parse_stop
@@ -191,6 +207,7 @@ def _simulate(
     trace: Path | None,
     compare: bool,
 ) -> None:
+    """Run the file once, write the requested files, and print the report; exit with 1 where `compare` finds a difference."""
     from quant.float_session import inference_notes
     from toolchain.cli.files import npz_bytes, read_feeds
     from toolchain.codegen import Region
@@ -269,6 +286,7 @@ def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
 
 
 def _report(session: Session, figures: dict[str, Any]) -> str:
+    """Return the text that npu-sim prints; without times only what ran where."""
     from toolchain.errors import printable_strings
     from toolchain.report import build_text, report_text
 
@@ -287,6 +305,7 @@ def _report(session: Session, figures: dict[str, Any]) -> str:
 
 
 def _require_machine(session: Session, model: Path, hw: str) -> None:
+    """Raise ProgramError where the file was built for another machine than `hw`."""
     from toolchain.errors import ProgramError
     from toolchain.isa import load_machine, machine_digest
 

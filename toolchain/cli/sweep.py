@@ -1,4 +1,4 @@
-"""npu-sweep: many builds of machines, networks and options, with a store of results, a table, pictures and a page."""
+"""Define the command npu-sweep: build many points of machines, networks and options, and write a table, pictures and a page."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ MOST_FRONT_LINES = 20  # of a network's front on the terminal; the page and the 
 
 
 def main() -> None:
+    """Run the command on the process's arguments and exit."""
     application(sweep_command, EXAMPLES)()
 
 
@@ -123,7 +124,7 @@ def sweep_command(
 
 
 def _require_counts(jobs: int | None, scheduler: str | None, trials: int | None, batch: int) -> None:
-    """Raises CompileError: a number below 1, or two options that exclude each other."""
+    """Raise CompileError where a number is below 1, or `--jobs` and `--scheduler` are both given."""
     for name, number in (("jobs", jobs), ("trials", trials), ("batch", batch)):
         if number is not None and number < 1:
             raise CompileError(f"--{name} {number}: must be 1 or more")
@@ -132,6 +133,7 @@ def _require_counts(jobs: int | None, scheduler: str | None, trials: int | None,
 
 
 def _print_report(store_path: Path, key: str) -> None:
+    """Print the stored report of the build whose key begins so. Raise CompileError where there is no such store or build."""
     from toolchain.sweep import Store
 
     if not store_path.is_file():
@@ -146,6 +148,7 @@ def _count_cores() -> int:
 
 
 def _engine(jobs: int | None, scheduler: str | None) -> Engine:
+    """Return the engine that builds: on a cluster if a scheduler is given, else here with so many jobs or one a core."""
     from toolchain.sweep import run_here, run_on_cluster
 
     return run_here(jobs or _count_cores()) if scheduler is None else run_on_cluster(scheduler)
@@ -154,6 +157,7 @@ def _engine(jobs: int | None, scheduler: str | None) -> Engine:
 def _run(
     description: Sweep, store: Store, engine: Engine, targets: Sequence[Objective], trials: int | None, batch: int, seed: int
 ) -> SweepRun:
+    """Run the grid, or a search where `trials` is given, with a progress bar."""
     from toolchain.sweep import run_grid, run_search
 
     with make_progress_bar() as progress:
@@ -190,6 +194,7 @@ def _write(name: str, run: SweepRun, targets: Sequence[Objective], store: Store,
 
 
 def _front_text(run: SweepRun, network: str, targets: Sequence[Objective]) -> str:
+    """Return a network's Pareto front as a table of at most MOST_FRONT_LINES lines."""
     from toolchain.report.report_text import table
     from toolchain.sweep.pareto_picture import describe_point
 
@@ -206,7 +211,8 @@ def _front_text(run: SweepRun, network: str, targets: Sequence[Objective]) -> st
 
 
 def _failure_sentences(run: SweepRun, folder: Path) -> list[str]:
-    """Return a warning of each reason that builds failed for, the most frequent first, at most ten."""
+    """Return a warning for each reason that builds failed for, the most frequent first, at most ten and one that says how many
+    more."""
     counts: dict[str, int] = {}
     for row in run.rows:
         if row.result.status != "built":
