@@ -1,4 +1,5 @@
-"""Runs compiled models: chip regions on a backend (the simulator, the integer reference, or others), islands in onnxruntime."""
+"""Run compiled models: chip regions on a backend (the simulator, the integer reference, or others), host subgraphs in
+onnxruntime."""
 
 from toolchain.runtime.backend import GROUP, Backend, Execution, LoadedProgram, Program
 from toolchain.runtime.binding import IoBinding

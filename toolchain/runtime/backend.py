@@ -1,4 +1,8 @@
-"""Define the protocol of a program's backend, and how backends are found. docs/backends.md lists the duties of each."""
+"""Define the protocol of a program's backend, and find backends by name. docs/backends.md lists the duties of each.
+
+A backend loads a region's `Program` once and runs it any number of times on a DRAM image. Packages add backends by an entry
+point of the group GROUP.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _NO_TIMES = np.zeros(0, np.int64)
 class Program:
     """A region of a compiled model, as a backend gets it: its words, constants and ports, the machine, the integer graph.
 
-    `is_in_process`: made in this process and not read from a file, so that a computation that fails is a bug of ours.
+    `is_in_process`: it was made in this process and not read from a file, so that a computation that fails is a bug of ours.
     """
 
     machine: Machine
@@ -38,7 +42,8 @@ class Program:
 
     @cached_property
     def decoded(self) -> Decoded:
-        """The operations as their words say, repeats and calls among them. Raises ProgramError."""
+        """Return the operations as the program's words say, repeats and calls among them. Raise ProgramError where they are not
+        sound."""
         decoded_program, layers = decode(self.region.program, self.machine.isa), self.region.op_layers
         if len(decoded_program.ops) != len(layers):
             raise ProgramError(f"the program has {len(decoded_program.ops)} operations, its layer table {len(layers)}")
@@ -46,19 +51,23 @@ class Program:
 
     @cached_property
     def flow(self) -> InstructionStream:
-        """The operations as the front end dispatches them, by the one index that everything has of them. Raises ProgramError."""
+        """Return the operations as the front end dispatches them, loops and calls written out; everything refers to them by
+        this index.
+
+        Raise ProgramError where the program is not sound.
+        """
         return dispatch_program(self.machine.chip, self.decoded.ops, self.decoded.words, self.region.bases)
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A result of a run.
+    """The result of a run.
 
     `memory`: uint8 by the memory's name; `dram` always, others where the backend can read them.
-    `start`, `end`: int64 cycles of each operation of `Program.flow`, by its index.
-    They are empty where the backend measures none, or was not asked to.
+    `start`, `end`: int64 cycles of each operation of `Program.flow`, by its index. They are empty where the backend measures
+      none.
     `tensors`: codes by tensor of the integer graph, where the backend knows others than the ports.
-    `simulation`: further results of the simulator.
+    `simulation`: further results of the simulator; None of another backend.
     `on_cpu`: nodes of the integer graph that fell back to the CPU, where the backend computes on a device.
     """
 
@@ -76,11 +85,11 @@ class LoadedProgram(Protocol):
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
-        """Run the program.
+        """Run the program and return its results.
 
         `dram`: uint8[dram_bytes], constants and inputs in place; it is this run's alone, and the backend may change it.
-        `until`: the last operation that runs, None for all; CompileError where the backend cannot stop there.
-        `observe`: only given to a backend that observes.
+        `until`: the last operation of the flow that runs, None for all. Raise CompileError where the backend cannot stop there.
+        `observe`: is called after each operation with its index and all memories; only given to a backend that observes.
         """
         ...
 
@@ -94,7 +103,7 @@ class Backend(Protocol):
     observes: bool
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        """Load a program. A backend that supports neither `timing` nor `check` ignores them.
+        """Return the program ready to run. A backend that supports `timing` or `check` not ignores it.
 
         `timing`: cycles are requested.
         `check`: breaches of the machine's rules are to be refused.
@@ -106,7 +115,7 @@ class SessionBackend(Backend, Protocol):
     """A backend as a session uses it.
 
     `concurrent`: its runs may overlap in several threads.
-    `reads_constants`: its runs read the constants in `dram`, else they are left out.
+    `reads_constants`: its runs read the constants in `dram`; else the session does not write them.
     """
 
     concurrent: bool
@@ -114,8 +123,10 @@ class SessionBackend(Backend, Protocol):
 
 
 def backend_named(name: str, backend_by_name: Mapping[str, SessionBackend]) -> SessionBackend:
-    """One of the project's `own`, or one that a package announces. Raises CompileError: there is none, two, or it cannot be
-    loaded."""
+    """Return a backend by name: one of these, or one that a package announces, held to the protocol.
+
+    Raise CompileError where there is none, two packages have one, or it cannot be loaded.
+    """
     if name in backend_by_name:
         return backend_by_name[name]
     points = [point for point in entry_points(group=GROUP) if point.name == name]
@@ -129,6 +140,7 @@ def backend_named(name: str, backend_by_name: Mapping[str, SessionBackend]) -> S
 
 
 def _load_backend(point: EntryPoint) -> Backend:
+    """Import a package's backend. Raise CompileError for whatever the import raises."""
     try:
         return point.load()
     except Exception as fault:  # whatever the package does when it is imported
@@ -144,7 +156,8 @@ def _format_fault(fault: Exception) -> str:
 
 
 class CheckedBackend:
-    """Another's backend, held to the protocol: what it raises or gives that is none becomes a CompileError with its name.
+    """A backend of another package, held to the protocol: a fault of its own or a result of another form becomes a
+    CompileError.
 
     A session runs it in one thread at a time, for a board has one memory.
     """
@@ -153,6 +166,7 @@ class CheckedBackend:
     reads_constants = True
 
     def __init__(self, name: str, backend: Backend):
+        """Wrap the backend. Raise CompileError where it lacks `load` or `observes`."""
         lacks = next((what for what in ("load", "observes") if not hasattr(backend, what)), None)
         if lacks is not None:
             raise CompileError(f"backend {name}: has no {lacks}; docs/backends.md says what it must have")
@@ -160,17 +174,22 @@ class CheckedBackend:
         self.observes = bool(backend.observes)
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
+        """Return the loaded program, held to the protocol too."""
         with _add_backend_name(self._name):
             return _CheckedProgram(self._name, program, self._backend.load(program, timing=timing, check=check))
 
 
 class _CheckedProgram:
+    """A loaded program of another package, whose results are checked."""
+
     def __init__(self, name: str, program: Program, loaded: LoadedProgram):
         self._name, self._program, self._loaded = name, program, loaded
 
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
+        """Run the program and return its result. Raise CompileError where it raises or returns something else than the protocol
+        says."""
         size = dram.size
         with _add_backend_name(self._name):
             execution = self._loaded.run(dram, until=until, observe=observe, progress=progress)
@@ -182,6 +201,7 @@ class _CheckedProgram:
 
 @contextmanager
 def _add_backend_name(name: str) -> Generator[None]:
+    """Turn exceptions of the block into a CompileError with the backend's name; those of the toolchain and MemoryError pass."""
     try:
         yield
     except (ToolchainError, MemoryError):
@@ -191,6 +211,7 @@ def _add_backend_name(name: str) -> Generator[None]:
 
 
 def _fault(execution: object, dram_bytes: int, operations: int) -> str | None:
+    """Return in what a result breaks the protocol, None where it does not."""
     if not isinstance(execution, Execution):
         return f"gives {type(execution).__name__}, not an Execution"
     for name, memory in execution.memory.items():

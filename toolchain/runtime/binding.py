@@ -1,4 +1,4 @@
-"""Arrays that a session's runs read and write, bound once: as onnxruntime's io_binding, on the CPU."""
+"""Bind the arrays that a session's runs read and write, once for many runs, with the interface of onnxruntime's io_binding."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ class _Runs(Protocol):
 
 
 class IoBinding:
-    """A binding of inputs and outputs of one session.
+    """A binding of inputs and outputs of one session, on the CPU.
 
-    Inputs are read when it runs, so that an array that was changed in place is taken as it then is.
-    Each thread needs its own binding.
-    With a shared one the outputs are those of a single run, but perhaps of another thread's.
+    Inputs are not copied when they are bound, so a run takes an array as it then is. Each thread needs its own binding. With a
+    shared one the outputs are those of a single run, but perhaps of another thread's.
     """
 
     def __init__(self, session: _Runs) -> None:
@@ -29,27 +28,34 @@ class IoBinding:
         self._results: Mapping[str, np.ndarray] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
+        """Bind an array to an input; it is read, and checked, at each run."""
         self._inputs[name] = arr_on_cpu
 
     def bind_output(self, name: str, device_type: str = "cpu", *, array: np.ndarray | None = None) -> None:
-        """Bind an output. Raise CompileError for another device.
+        """Bind an output.
 
-        `array`: the output is written to it; it has its shape and type.
+        `array`: each run writes the output to it, and it must have the output's shape and type. None: each run makes a new
+          array.
+        Raise CompileError for another device than the cpu.
         """
         if device_type != "cpu":
             raise CompileError(f"output {name!r}: device {device_type}; outputs of a session are on the cpu")
         self._outputs[name] = array
 
     def clear_binding_inputs(self) -> None:
+        """Forget the bound inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
+        """Forget the bound outputs and the results of the last run."""
         self._outputs.clear()
         self._results = {}
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
-        """Return the outputs of the last run, in the order in which they were bound. Raise CompileError where one was bound
-        since.
+        """Return the outputs of the last run, in the order in which they were bound. Arrays that were bound are returned
+        themselves.
+
+        Raise CompileError where an output was bound since.
         """
         results = self._results
         missing = next((name for name in self._outputs if name not in results), None)
@@ -58,7 +64,11 @@ class IoBinding:
         return [results[name] for name in self._outputs]
 
     def run(self, run_options: Any) -> None:
-        """Raises CompileError: no output is bound, an array of another shape or type, and what a run of the session does."""
+        """Run the session on the bound inputs and write the bound outputs; none is written where one does not fit.
+
+        Raise CompileError where no output is bound or an array has another shape or type, and whatever a run of the session
+        raises.
+        """
         if not self._outputs:
             raise CompileError("no output is bound; bind_output names each that is wanted")
         outputs = dict(self._outputs)
@@ -74,6 +84,7 @@ class IoBinding:
 
 
 def _misfit(name: str, array: np.ndarray, result: np.ndarray) -> str:
+    """Return why a result cannot be written to an array, empty where it can."""
     if array.shape == result.shape and array.dtype == result.dtype:
         return ""
     return f"output {name!r} is {result.dtype} {list(result.shape)}, the array bound to it {array.dtype} {list(array.shape)}"

@@ -1,4 +1,4 @@
-"""The project's own backends: the simulator, and the integer reference."""
+"""Define the project's own backends, the simulator and the integer reference, and read and write ports in a region's DRAM."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 
 class ArrayLibrary(Protocol):
-    """A library of arrays on a device: cupy, whose module has these functions."""
+    """A library of arrays on a device, such as the module cupy."""
 
     def asarray(self, a: Any) -> Any:
         """Return the array on the device."""
         ...
 
     def asnumpy(self, a: Any) -> np.ndarray:
-        """Return a copy of numpy's."""
+        """Return a copy on the host, as a numpy array."""
         ...
 
 
 class Simulator:
-    """Decodes the program's bytes and runs them: bits, cycles, and refusal of what would depend on timing.
+    """The backend that decodes the program's bytes and runs them bit by bit, with cycles, and refuses what breaks the machine's
+    rules.
 
     `merges`: from a program's second run on, tiles of a layer run as one operation where that is proved to give the same bits.
     """
@@ -50,10 +51,13 @@ class Simulator:
         self.merges = merges
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
+        """Return the program ready to run. Raise ProgramError at its first run where `check` finds a broken rule."""
         return _Simulated(program, timing, check, self.merges)
 
 
 class _Simulated:
+    """A loaded program of the simulator, prepared at its first run. Threads may run it at once."""
+
     def __init__(self, program: Program, timing: bool, check: bool, merges: bool):
         self._program, self._timing, self._check = program, timing, check
         self._prepared: PreparedProgram | None = None
@@ -80,7 +84,7 @@ class _Simulated:
         return Execution(done.memory, done.start, done.end, {}, done)
 
     def _write_constants(self, dram: np.ndarray) -> None:
-        """Put the constants in place. Inputs and states stay as they are."""
+        """Put the constants in place; bytes of inputs and states stay as they are."""
         region = self._program.region
         ports = [port_bytes(dram, p) for p in (*region.inputs, *(s.port for s in region.states))]
         raw_ports = [raw.copy() for raw in ports]
@@ -89,7 +93,10 @@ class _Simulated:
             port[:] = raw
 
     def _find_merged(self, prepared: PreparedProgram) -> MergedProgram | None:
-        """Return the merged program from the second run on: merging takes longer than a run, which only repeated runs repay."""
+        """Return the merged program from the second run on, None before it and where merging is off or not possible.
+
+        Merging takes longer than a run, which only repeated runs repay.
+        """
         self._runs += 1
         if self._merges and self._runs == 2:
             from simulator import merge_program
@@ -102,6 +109,7 @@ class _Simulated:
         return self._merged
 
     def _prepare(self, progress: Progress | None) -> PreparedProgram:
+        """Decode, check and time the program."""
         program = self._program
         with pause_collection():  # a tenth of the first run of ResNet-50
             return prepare_program(
@@ -119,7 +127,10 @@ class _Simulated:
 
 
 class Reference:
-    """Evaluates the integer graph with numpy: what the bits must be. It knows tensors, no operations, and takes no cycles."""
+    """The backend that evaluates the integer graph with numpy: the bits that programs must give.
+
+    It knows tensors and no operations, so it gives no times and cannot be observed.
+    """
 
     observes = False
     concurrent = True
@@ -130,10 +141,10 @@ class Reference:
 
 
 class ReferenceProgram:
-    """A program whose integer graph is evaluated: on the CPU, or with the arrays of a library on its device."""
+    """A loaded program whose integer graph is evaluated: with numpy, or with the arrays of a library on its device."""
 
     def __init__(self, program: Program, library: ArrayLibrary | None = None):
-        """Take the region's nodes. `library`: None: numpy."""
+        """Take the region's nodes. library: the device's arrays; None: numpy."""
         self._program, self._library = program, library
         region_nodes = set(program.region.nodes)
         self._nodes = [n for n in program.graph.nodes if n.name in region_nodes]
@@ -142,7 +153,11 @@ class ReferenceProgram:
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
-        """Run as `LoadedProgram`. The codes of all tensors are given where they are numpy's."""
+        """Evaluate the graph on the inputs and states in `dram`, write outputs and next states into it, and return it.
+
+        With numpy the codes of all tensors are returned too.
+        Raise CompileError where `until` is given. Raise ProgramError where a node that was read from a file cannot be computed.
+        """
         if until is not None:
             name = "reference" if self._library is None else "cuda"
             raise CompileError(f"backend {name}: computes tensors, so that it stops behind no operation; take simulator")
@@ -165,7 +180,8 @@ class ReferenceProgram:
         return self._library is not None and operator_of(node, NpuOp).takes_device_arrays
 
     def _compute_node(self, node: Node, codes: dict[str, Array]) -> Array:
-        """Return the node's output. What its inputs are on the other side is kept in `codes`, for nodes that come later."""
+        """Return the node's output. Its inputs are moved to the side that computes it, and stay there in `codes` for later
+        nodes."""
         try:
             place = self._as_device_array if self._runs_on_device(node) else self._as_numpy
             inputs = list[Array]()
@@ -199,12 +215,12 @@ class ReferenceProgram:
 
 
 def read_port(dram: np.ndarray, port: Port) -> np.ndarray:
-    """Return a copy of the codes of a port."""
+    """Return a copy of the codes of a port, in its shape."""
     return unpack_codes(port_bytes(dram, port), port)
 
 
 def write_port(dram: np.ndarray, port: Port, codes: np.ndarray) -> None:
-    """Put a port's codes where the program reads them."""
+    """Write a port's codes where the program reads them; `dram` is changed."""
     raw = pack_codes(codes, port)
     dram[port.address : port.address + raw.size] = raw
 
@@ -220,12 +236,12 @@ def pack_codes(codes: np.ndarray, port: Port) -> np.ndarray:
 
 
 def unpack_codes(raw: np.ndarray, port: Port) -> np.ndarray:
-    """Invert `pack_codes`; the result is a copy."""
+    """Return the codes of a port from its bytes, in its shape; the inverse of `pack_codes`. The result is a copy."""
     return restore_codes(raw.view(memory_type(port.dtype)).astype(port.dtype), port)
 
 
 def dram_image(region: Region) -> np.ndarray:
-    """Return the region's DRAM, uint8, with the constants in place and states of zeros."""
+    """Return a new DRAM of the region, uint8, with the constants in place and states of real zeros."""
     dram = zero_bytes(region.dram_bytes)
     write_constants(dram, region)
     for port in (s.port for s in region.states):
@@ -234,18 +250,19 @@ def dram_image(region: Region) -> np.ndarray:
 
 
 def write_constants(dram: np.ndarray, region: Region) -> None:
-    """Put the region's constants where its program reads them."""
+    """Write the region's constants where its program reads them; `dram` is changed."""
     for address, data in region.constants:
         dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
 
 
 def zero_codes(port: Port) -> np.ndarray:
-    """Return the codes of zeros in a port."""
+    """Return the codes of real zeros in a port."""
     return np.full(port.shape, port.zero_point, port.dtype)
 
 
 def dram_parts(region: Region) -> list[DramRange]:
-    """Return the DRAM ranges that the program may only read, must write, or keeps, and those between its areas."""
+    """Return the DRAM ranges that the program may only read, must write, or keeps, and with base registers those between its
+    areas."""
     parts = [DramRange(DramRangeKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
     states = [s.port for s in region.states]
     for kind, ports in (

@@ -1,4 +1,8 @@
-"""Open an ONNX model with EPContext nodes: its parts come from compiled files, its host nodes stay onnxruntime's."""
+"""Open an ONNX model with EPContext nodes of onnxruntime as one compiled container.
+
+Its chip parts come from compiled files, embedded or beside it, and its host nodes become host subgraphs. A session opens such a
+model like a compiled file.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +33,19 @@ SOURCE = "npu-toolchain"  # the attribute `source` of nodes that this toolchain 
 
 
 def name_partitions(container: Container) -> dict[str, int]:
-    """Return the index of each region by the name of its partition."""
+    """Return the index of each region among the segments, by the name of its partition: the container's name and a number from
+    0."""
     regions = [index for index, segment in enumerate(container.segments) if isinstance(segment, Region)]
     return {f"{container.name}_{number}": index for number, index in enumerate(regions)}
 
 
 def open_context_model(model: str | bytes, entry: str | None) -> Container | None:
-    """Return the parts of a model with EPContext nodes as one container; None of every other file.
+    """Return the parts of a model with EPContext nodes as one container; None for every other file.
 
     `model`: a path, or the bytes of a model whose contexts are embedded.
-    Raise ProgramError where a node or its context is not sound, or is another toolchain's.
+    `entry`: must be None for such a model.
+    Raise ProgramError where a node or its context is not sound, or is another toolchain's. Raise CompileError where an entry is
+    named.
     """
     if not _may_be_onnx(model):
         return None
@@ -54,6 +61,7 @@ def open_context_model(model: str | bytes, entry: str | None) -> Container | Non
 
 
 def _may_be_onnx(model: str | bytes) -> bool:
+    """Return whether a file is there and does not begin as a compiled file does."""
     if isinstance(model, bytes):
         return model[: len(MAGIC)] != MAGIC
     if not os.path.isfile(model):
@@ -66,7 +74,11 @@ def _may_be_onnx(model: str | bytes) -> bool:
 
 
 def _assemble(model: ContextModel, label: str, folder: Path | None) -> Container:
-    """Return a container of the regions of all contexts and of the model's host nodes, in the model's order."""
+    """Return a container of the regions of all contexts and of the model's host nodes, in the model's order.
+
+    `label`: the file, for messages; `folder`: where contexts beside it lie.
+    Raise ProgramError where contexts are of several builds, keep states, or do not have the nodes' partitions.
+    """
     from toolchain.frontend.context_nodes import HostNodes
 
     contexts: list[Container] = []
@@ -105,6 +117,7 @@ def _node_in_errors(label: str, node: ContextNode) -> Generator[None]:
 
 
 def _require_ours(node: ContextNode) -> None:
+    """Raise ProgramError for a node that another toolchain wrote."""
     if node.source != SOURCE:
         raise ProgramError(f"is of {node.source or 'an unnamed source'}, not of {SOURCE}; run it with the provider that wrote it")
 
@@ -123,6 +136,7 @@ def _require_one_build(contexts: Sequence[Container], node: ContextNode) -> None
 
 
 def _read_context(node: ContextNode, label: str, folder: Path | None) -> Container:
+    """Return the container that a node holds or names."""
     if node.is_embedded:
         return container_from_bytes(node.context, "its context")
     from toolchain.frontend import context_path
@@ -131,7 +145,10 @@ def _read_context(node: ContextNode, label: str, folder: Path | None) -> Contain
 
 
 def _rename_ports(region: Region | HostSubgraph, node: ContextNode) -> Region:
-    """Return a region whose ports have the names of the node's inputs and outputs, which stand in the region's order."""
+    """Return a region whose ports have the names of the node's inputs and outputs, which stand in the region's order.
+
+    Raise ProgramError where their numbers differ.
+    """
     assert isinstance(region, Region)
     inputs, outputs = (list(dict.fromkeys(port.model for port in ports)) for ports in (region.inputs, region.outputs))
     for kind, names, tensors in (("inputs", inputs, node.inputs), ("outputs", outputs, node.outputs)):

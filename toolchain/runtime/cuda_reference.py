@@ -1,4 +1,4 @@
-"""The integer reference on a GPU, by CuPy: the same functions on arrays of another library, and the same bits."""
+"""Run the integer reference on a GPU by CuPy, as the backend `cuda`: the same functions on device arrays, and the same bits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from toolchain.runtime.builtin_backends import ReferenceProgram
 
 
 class CudaReference:
-    """Evaluates the integer graph on a GPU. Operators that take no device arrays run on the CPU, and are named in the result.
+    """The backend that evaluates the integer graph on a GPU.
 
-    Runs do not overlap: all would share the GPU's default stream and memory.
+    Operators that take no device arrays run on the CPU, and are named in the result. It gives no times and shows no single
+    operations. Runs do not overlap, since all would share the GPU's default stream and memory.
     """
 
     observes = False
@@ -27,11 +28,15 @@ class CudaReference:
     reads_constants = False
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
+        """Return the program ready to run. `timing` and `check` have no effect.
+
+        Raise CompileError where CuPy is not installed or finds no GPU.
+        """
         return _CudaProgram(ReferenceProgram(program, import_cupy()))
 
 
 class _CudaProgram:
-    """A loaded program; what CuPy raises becomes one sentence."""
+    """A loaded program; exceptions of CuPy become CompileErrors."""
 
     def __init__(self, program: ReferenceProgram):
         self._program = program
@@ -45,7 +50,7 @@ class _CudaProgram:
 
 @cache
 def import_cupy() -> Any:
-    """Return the module cupy. Raise CompileError where it is not installed or finds no GPU."""
+    """Import cupy once and return the module. Raise CompileError where it is not installed or finds no GPU."""
     try:
         cupy: Any = import_module("cupy")
     except Exception as fault:  # whatever it looks for while it is imported
@@ -58,7 +63,7 @@ def import_cupy() -> Any:
 
 @contextmanager
 def _report_cupy_faults() -> Generator[None]:
-    """Turn what CuPy and CUDA raise of themselves into a CompileError."""
+    """Turn exceptions of CuPy and CUDA in the block into a CompileError; others pass."""
     try:
         yield
     except Exception as fault:

@@ -1,8 +1,8 @@
 """Warn of bytes that a program writes or holds and nothing reads.
 
-Bytes that a network itself drops are not counted.
-Examples are the rows after the last window of a pool, and the elements that a Slice leaves out.
-Pixels that strides and dilations skip in a box that is loaded completely are not counted, either.
+The session adds the warnings to a run. The simulator finds such bytes (`DeadStore`). Bytes that a network itself drops are not
+counted here. Examples are the rows after the last window of a pool, elements that a Slice leaves out, and pixels that strides
+skip in a box that is loaded whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer r
 def find_dead_stores(
     container: Container, region: Region, ops: InstructionStream, dead_stores: Sequence[DeadStore]
 ) -> tuple[str, ...]:
-    """A sentence for each layer with bytes that nothing reads, beyond those that the network itself drops."""
+    """Return a sentence for each layer with bytes that nothing reads, beyond those that the network itself drops; empty without
+    any.
+
+    `ops`: the program's flow; `dead_stores`: the simulator's findings in it.
+    """
     if not dead_stores:
         return ()
     network = _Network(container.graph, region, container.machine.chip)
@@ -68,7 +72,7 @@ def _sentence(unread: Sequence[DeadStore], ops: InstructionStream, layer: str) -
 
 
 class _Network:
-    """A record of the elements that the region's layers read of each other's results."""
+    """The elements that the region's layers read of each other's results, to tell which bytes the network itself drops."""
 
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         region_nodes = set(region.nodes)
@@ -87,8 +91,10 @@ class _Network:
             _mark(layer, self._read)
 
     def is_load(self, name: str, op: MachineOp) -> bool:
-        """Brings an operand of a tiled layer into a memory of the chip. Movers copy their results alone, and so does what moves
-        rows within a memory."""
+        """Return whether an operation brings an operand of a tiled layer into a memory of the chip.
+
+        Data-movement layers copy their results alone, and so does what moves rows within a memory.
+        """
         if not isinstance(self._layers[name].node.op, TiledOp) or not isinstance(op, Copy):
             return False
         return op.destination_space not in (Space.DRAM, op.source_space)
@@ -109,16 +115,19 @@ class _Network:
         return together or _meets_padding(self._layers[name])
 
     def _constant(self, address: int) -> tuple[int, int, bool] | None:
-        """Find the constant at that DRAM address: its first byte, one past its last, and whether it ends with a zero."""
+        """Return the constant at a DRAM address: its first byte, one past its last, and whether it ends with a zero; None
+        without one."""
         at = bisect_right(self._constants, address, key=itemgetter(0)) - 1
         return self._constants[at] if at >= 0 and address < self._constants[at][1] else None
 
     @property
     def all_dropped_bytes(self) -> int:
+        """Return the bytes of all layers' results that the network reads nowhere."""
         return sum(self.count_dropped_bytes(name) for name in self._layers)
 
     def count_dropped_bytes(self, name: str) -> int:
-        """Bytes of a layer's result that the network reads nowhere, with what fills its last granules of channels."""
+        """Return the bytes of a layer's result that the network reads nowhere, with those that fill its last granules of
+        channels."""
         layer, granule = self._layers[name], self._granules.get(name, 0)
         read = self._read[layer.node.outputs[0]]
         dropped = int((~(in_granules(read, granule) if granule else read)).sum())
@@ -126,7 +135,7 @@ class _Network:
 
 
 def _count_refilled(layer: Layer, granule: int) -> int:
-    """Elements behind the last channel that a mover fills first, and its boxes and whole granules once more."""
+    """Return how many elements behind the last channel a data-movement layer writes once more; 0 for other layers."""
     *pixels, channels = layer.output.shape
     return 0 if isinstance(layer.node.op, TiledOp | Reshape) else -channels % granule * math.prod(pixels)
 
@@ -141,15 +150,17 @@ def _has_gaps(layer: Layer) -> bool:
 
 
 def _meets_padding(layer: Layer) -> bool:
-    """Groups of a convolution share a block of weights; an instruction whose part of the kernel meets padding is left out."""
+    """Return whether programs may leave out weights of the layer: of a grouped convolution with padding, parts of the kernel
+    may meet it."""
     op = layer.node.op
     return isinstance(op, IntegerConvolution) and op.groups > 1 and any(op.pads)
 
 
 def _mark(layer: Layer, read: Masks) -> None:
-    """Mark the elements that the layer reads of its inputs.
+    """Mark the elements that the layer reads of its inputs, in `read`.
 
-    Inputs that may be made or read in place count only where the layer's own result is read.
+    Inputs that may be made or read in place count only where the layer's own result is read. So layers must come in reverse
+    order.
     """
     node = layer.node
     if isinstance(node.op, Reshape):
@@ -180,7 +191,7 @@ def _mark_tiled(layer: Layer, read: Masks) -> None:
 
 
 def windows_of(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | None:
-    """(window, how many outputs) of rows and columns, of a layer that slides one."""
+    """Return (window, number of outputs) of rows and of columns; None for a layer that slides no window."""
     op = layer.node.op
     if isinstance(op, IntegerConvolution):
         _, height, width, _ = layer.input_type(0).shape
@@ -195,13 +206,13 @@ def windows_of(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | 
 
 
 def _list_reached(window: Window, outputs: int, start: int = 0) -> np.ndarray:
-    """The elements that some of the outputs from `start` on read, rising."""
+    """Return the indices of the inputs that some of the outputs from `start` on read, rising."""
     positions = np.unique(window.elements(outputs, start))
     return positions[positions >= 0]
 
 
 def _ends(move: Move) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """The elements of source and target that a move copies, as indexes of numpy."""
+    """Return the elements of source and target that a move copies, as indices of numpy."""
     steps = np.indices([loop.count for loop in move.loops])
     source = [np.full(steps.shape[1:], start) for start in move.source_start]
     target = [np.full(steps.shape[1:], start) for start in move.target_start]

@@ -1,4 +1,7 @@
-"""The memories behind an operation: their bytes, and what they hold. docs/backends.md describes every field of memory.json."""
+"""Dump the memories behind an operation of a program: their bytes, which of them are known, and which tensors they hold.
+
+It is `npu-sim --dump-memory`. docs/backends.md describes every field of memory.json.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ _NEVER = -1  # written by no operation
 
 @dataclass(frozen=True)
 class DumpPoint:
-    """A point after an operation of a segment.
+    """A point behind an operation of a segment.
 
-    `index`: of the program's flow; the last one is the program's end.
+    `segment`: index of the segment.
+    `index`: index in the program's flow, where loops and calls are written out.
     """
 
     segment: int
@@ -35,7 +39,11 @@ class DumpPoint:
 
 
 def parse_stop(text: str, session: Session) -> DumpPoint:
-    """INDEX or `end`, with SEGMENT: in front where the model has several programs. Raises CompileError."""
+    """Return the point that a text names: INDEX or `end`, with `SEGMENT:` in front where the model has several programs.
+
+    An index counts as npu-dis does. An operation that runs several times is its last run.
+    Raise CompileError for another text, or where there is no such operation.
+    """
     match = re.fullmatch(r"(?:([0-9]{1,9}):)?([0-9]{1,12}|end)", text)
     if match is None:
         raise CompileError(
@@ -66,8 +74,12 @@ def parse_stop(text: str, session: Session) -> DumpPoint:
 def memory_files(
     session: Session, stop: DumpPoint, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
 ) -> dict[str, bytes]:
-    """Name -> bytes: NAME.bin and NAME.mask of each memory that the backend can read, and memory.json. A mask has 1 for each byte
-    that was given or written, else 0. Raises CompileError where the backend cannot stop there."""
+    """Run the program up to a point and return the files of the dump by name: NAME.bin and NAME.mask of each memory, and
+    memory.json.
+
+    A mask has 1 for each byte that was given or written, else 0. Only memories that the backend can read are there.
+    Raise CompileError where the backend cannot stop there.
+    """
     memory = session.memory_behind(stop.segment, stop.index, feeds, progress)
     container, program = session.container, session.program(stop.segment)
     ops, region = program.flow, program.region
@@ -101,7 +113,7 @@ def memory_files(
 
 
 class _Contents:
-    """A map of the memories' contents, from the operations' writes: for each byte, the layer whose operation wrote it last."""
+    """The contents of the memories by the operations' writes: for each byte, the layer whose operation wrote it last."""
 
     def __init__(self, container: Container, region: Region, ops: InstructionStream, last: int):
         self._container, self._region = container, region
@@ -117,8 +129,11 @@ class _Contents:
             self._bytes(access)[...] = layer if layer >= 0 else self._unknown
 
     def mask(self, space: int, size_bytes: int) -> np.ndarray:
-        """bool[size_bytes] of a memory: bytes that hold what the program or its inputs say, whatever was there at power-on. To be
-        taken before `all`, which forgets what it has listed."""
+        """Return bool[size_bytes] of a memory: bytes that hold what the program or its inputs say, not what was there at
+        power-on.
+
+        It must be taken before `all`, which forgets what it has listed.
+        """
         owners = self._owners[space][:size_bytes]
         known_bytes = np.zeros(size_bytes, np.bool_)
         known_bytes[: owners.size] = owners != _NEVER
@@ -130,6 +145,8 @@ class _Contents:
         return known_bytes
 
     def all(self) -> Iterator[dict[str, Any]]:
+        """Yield the contents as memory.json has them: constants, ports, tensors of layers, and last all other written spans as
+        buffers."""
         for address, data in self._region.constants:
             yield {"kind": "constant", "memory": "dram", "address": address, "bytes": len(data)}
         states = [s.port for s in self._region.states]
@@ -157,7 +174,7 @@ class _Contents:
         }
 
     def _describe_tensor(self, tensor: str, port: Port | None = None) -> dict[str, Any]:
-        """The model's tensor that it is, or is a step of, and its name in the integer graph."""
+        """Return the model's tensor that a chip tensor is, or is a step of, and its name in the integer graph."""
         tensor_name = self._container.graph.shown(tensor)
         if port is not None and not tensor_name.inside:  # files of older builds know this of ports alone
             tensor_name = TensorName(port.model, port.layout, None)
@@ -181,7 +198,7 @@ class _Contents:
         }
 
     def _makers(self, layer: int) -> list[int]:
-        """The layer, and of a Concat those that make parts of its tensor where they belong."""
+        """Return the layer, and of a Concat also the layers that make parts of its tensor where they belong."""
         node, layer_result = self._nodes[self._region.layers[layer].name], self._region.layers[layer].result
         if not isinstance(node.op, IntegerConcat) or layer_result is None:
             return [layer]
@@ -217,7 +234,8 @@ class _Contents:
         return result.place(kind, space)
 
     def _bytes(self, access: Access) -> np.ndarray:
-        """Who wrote the bytes of an access: a view, as far as anything was written there."""
+        """Return a view of the owners of an access's bytes, one for each byte. The record grows where nothing was written
+        yet."""
         owners = self._owners[access.space]
         if access.end > owners.size:
             grown = np.full(access.end, _NEVER, np.int32)

@@ -1,4 +1,7 @@
-"""A file of several entries as one session: each run takes the entry of its inputs' shapes, and all have the same states."""
+"""Run a compiled file of several entries as one session: each run takes the entry that its inputs' shapes fit.
+
+An entry is one set of input shapes with its programs. States go from one entry to the next.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ from toolchain.runtime.session import CompiledModel, Session, get_compiled_bytes
 class EntriesSession:
     """A session of all entries of a file: `EntriesSession("model.npu").run(None, {"x": x})`.
 
-    Examples are prefill of a chunk and steps of one token.
-    `options`: as `Session` takes them, but for `entry`; raises as it does.
-    `entries`: a session each, by name.
-    States of one shape, type and scale are shared by all entries; others are each entry's own.
+    An example is a decoder whose entries are the prefill of a chunk and the step of one token. States of one shape, type and
+    scale are shared by all entries; others are each entry's own.
 
-    Any number of threads may use `run`, as that of a Session: with states runs of all entries are served one after another.
+    `options`: as `Session` takes them, but for `entry`; it raises as Session does.
+    `entries`: attribute, a session each by name.
+
+    Any number of threads may use `run`. With states, the runs of all entries are served one after another.
     """
 
     def __init__(self, model: CompiledModel, **options: Any) -> None:
@@ -35,9 +39,10 @@ class EntriesSession:
         self._turn: AbstractContextManager[Any] = nullcontext() if self.concurrent else threading.RLock()
 
     def session_for(self, feeds: Mapping[str, np.ndarray]) -> Session:
-        """Return the first entry whose inputs have these shapes, its states as the last run has left them.
+        """Return the first entry that has inputs of these shapes, with the states that the last run of any entry left.
 
-        Another thread may run before its caller does. Raises CompileError: none has these shapes.
+        Another thread may run before its caller does.
+        Raise CompileError where no entry has these shapes.
         """
         shapes = {name: np.shape(value) for name, value in feeds.items()}
         fitting = (s for s in self.entries.values() if all(shapes.get(t.name) == t.shape for t in s.get_inputs()))
@@ -55,7 +60,7 @@ class EntriesSession:
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
     ) -> list[np.ndarray]:
-        """Run the entry that fits, as `Session.run` does."""
+        """Run the entry that fits and return its outputs, as `Session.run` does. Raise CompileError where none fits."""
         with self._turn:
             return self.session_for(feeds).run(output_names, feeds, run_options)
 
@@ -64,11 +69,12 @@ class EntriesSession:
         return self._last.get_states()
 
     def state(self, name: str) -> np.ndarray:
+        """Return the real values of a state of the last entry that ran, as `Session.state` does."""
         with self._turn:
             return self._last.state(name)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
-        """The next run begins with these states, of whichever entry it is, and with zeros for all others."""
+        """Set the states that the next run begins with, whichever entry it is; those that are not given become zero."""
         with self._turn:
             self._last.reset(values)
             for session in self.entries.values():

@@ -1,4 +1,4 @@
-"""Check the feeds of a session: the model's inputs by name."""
+"""Check and convert the feeds of a session: arrays for the model's inputs and states, by name."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def check_feeds(
     bound: Mapping[str, np.ndarray] = NOT_BOUND,
     loose: Collection[str] = (),
 ) -> None:
-    """Raise CompileError with every fault of the feeds.
+    """Raise CompileError with every fault of the feeds: missing or unknown names, other shapes or types, NaN and infinity.
 
-    `states`: inputs that are optional.
-    `bound`: inputs that may only be given as they are.
+    `states`: inputs that may be left out.
+    `bound`: inputs that the model was built for one value of; they may be left out, and only this value may be given.
     `loose`: inputs that may hold NaN and infinity.
     """
     _require_mapping("feeds", "input", feeds, inputs)
@@ -39,7 +39,8 @@ def check_feeds(
 def convert_feeds(inputs: Sequence[IoType], feeds: Any) -> Mapping[str, Any]:
     """Return feeds as arrays: lists in the type of their input, as onnxruntime takes them, and float64 as float32.
 
-    All other values stay as they are, for `check_feeds` to judge. Raise CompileError for a list that is no array of this type.
+    All other values, and feeds that are no mapping, are returned as they are, for `check_feeds` to judge. Raise CompileError
+    for a list that is no array of this type.
     """
     if not isinstance(feeds, Mapping):
         return feeds
@@ -61,6 +62,7 @@ def _convert(name: str, value: Any, dtype: str | None) -> Any:
 
 
 def _list_to_array(name: str, value: Sequence[Any], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return a list as an array of a type. Raise CompileError where its numbers are none of this type."""
     try:
         array = np.asarray(value)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -86,7 +88,7 @@ def _unequal(name: str, fed_value: np.ndarray, value: np.ndarray) -> str:
 
 
 def check_states(states: Sequence[IoType], values: Mapping[str, np.ndarray]) -> None:
-    """Raises CompileError with every fault of what states are set to, any of which may be left out."""
+    """Raise CompileError with every fault of the values that states are set to. States may be left out."""
     _require_mapping("reset", "state", values, states)
     _raise_all(_misfits("state", values, states))
 
@@ -98,6 +100,7 @@ def _require_mapping(argument: str, kind: str, values: object, types: Sequence[I
 
 
 def _raise_all(faults: Sequence[str]) -> None:
+    """Raise one CompileError with all faults, a line each; return where there are none."""
     if faults:
         raise CompileError("\n".join(faults))
 
@@ -141,7 +144,7 @@ def _misshapen(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> 
 
 
 def random_feeds(inputs: Sequence[IoType], seed: int = 0) -> dict[str, np.ndarray]:
-    """One sample of the kind that calibration without data uses."""
+    """Return one random sample of the kind that calibration without data uses; the same seed gives the same."""
     from quant.calibration_data import random_data
     from toolchain.ir.graph import TensorType
 

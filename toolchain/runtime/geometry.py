@@ -1,7 +1,8 @@
-"""Warnings of layers whose operations do not do the work of the layer's geometry: a size, a padding or a stride is wrong.
+"""Warn of layers whose operations do not do the work of the layer's geometry: a size, a padding or a stride is wrong.
 
-Each layer of the integer graph says how many elements it makes, and how many elements of its input meet its windows. The
-decoded operations of the layer say the same of themselves; both are counted in closed form and compared.
+The session adds the warnings to a run of the simulator. Each layer of the integer graph says how many elements it makes, and
+how many elements of its input meet its windows. The decoded operations of the layer say the same of themselves; both are
+counted in closed form and compared.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _COMPUTING = ("mac_array", "vector")  # kinds of units; the others move, and mak
 
 
 class LayerWork(NamedTuple):
-    """A count of a layer's work.
+    """The work of a layer or of operations, as counts.
 
-    `elements`: made of the layer's tensor.
+    `elements`: elements that are made of the layer's tensor.
     `terms`: elements of the input that these are made of, each as often as it meets a window; padding is none.
-    `rows`, `columns`: sums of the kernel's row and column that each term meets.
+    `rows`, `columns`: sums of the indices of the kernel's row and column that each term meets.
     """
 
     elements: IntOrColumn
@@ -47,8 +48,10 @@ class LayerWork(NamedTuple):
 def geometry_warnings(container: Container, region: Region, ops: machine.InstructionStream) -> tuple[str, ...]:
     """Return a sentence for each layer whose operations make other numbers of elements, or of other terms.
 
-    A layer of an unknown operator, or with an unknown operation, is left out.
-    All layers are left out where an edited listing does not name the layer of an operation.
+    A layer of an unknown operator, or with an unknown operation, is left out. All layers are left out where an edited listing
+    does not name the layer of an operation.
+
+    `ops`: the program's flow.
     """
     graph, chip = container.graph, container.machine.chip
     nodes = {node.name: node for node in graph.nodes}
@@ -96,13 +99,17 @@ def _find_expected_work(layer: Layer) -> LayerWork | None:
 def _make_window_work(
     elements: IntOrColumn, each: IntOrColumn, vertical: tuple[IntOrColumn, ...], horizontal: tuple[IntOrColumn, ...]
 ) -> LayerWork:
-    """Return the work of windows. each: terms of a tap and a pixel; the others: arguments of `taps_met`."""
+    """Return the work of windows.
+
+    `each`: terms of a tap and a pixel.
+    `vertical`, `horizontal`: arguments of `taps_met`.
+    """
     (rows, row_places), (columns, column_places) = taps_met(*vertical), taps_met(*horizontal)
     return LayerWork(elements, each * rows * columns, each * row_places * columns, each * rows * column_places)
 
 
 def _window(layer: Layer | None) -> tuple[int, int, int]:
-    """Return rows and columns of the layer's kernel and output channels of a group; zeros of a layer without windows."""
+    """Return rows and columns of the layer's kernel and output channels of a group; zeros for a layer without windows."""
     windows = None if layer is None else windows_of(layer)
     if layer is None or windows is None:
         return 0, 0, 0
@@ -112,7 +119,9 @@ def _window(layer: Layer | None) -> tuple[int, int, int]:
 def _totals(ops: Sequence[machine.MachineOp], owners: Column, windows: Column) -> tuple[LayerWork, set[int], set[int]]:
     """Return the work of all operations by layer, the layers with operations of unknown work, and those with partial kernels.
 
-    In the second set -1 means that an operation has no layer; partial kernels are operations on a part of the kernel.
+    In the second set -1 means that an operation has no layer. Partial kernels are operations on a part of the kernel.
+
+    `owners`: layer of each operation; `windows`: rows of `_window` by layer, the last for operations without one.
     """
     totals, unknown, cut = LayerWork(*np.zeros((4, len(windows)), np.int64)), set[int](), set[int]()
     for members in (m for m in group_by_unit(ops).values() if ops[m[0]].ENGINE in _COMPUTING):
@@ -128,7 +137,8 @@ def _totals(ops: Sequence[machine.MachineOp], owners: Column, windows: Column) -
 
 
 def _count_work(op: machine.MachineOp, group_outputs: Column) -> LayerWork | None:
-    """Return the work of operations of one class as columns. group_outputs: of the layer of each."""
+    """Return the work of operations of one class as columns; None where it is not known. group_outputs: of the layer of each
+    operation."""
     if isinstance(op, machine.Elementwise | machine.Table | machine.Emit):
         return LayerWork(op.height * op.width * op.channels, 0)
     if isinstance(op, machine.Softmax):
@@ -148,7 +158,7 @@ def _count_work(op: machine.MachineOp, group_outputs: Column) -> LayerWork | Non
 
 
 def _find_cascaded_layers(ops: Sequence[machine.MachineOp], owners: Column) -> set[int]:
-    """Return the layers whose operations run again behind those of another layer."""
+    """Return the layers whose operations run again behind those of another layer, as those of a cascade do."""
     visited, again, before = set[int](), set[int](), -1
     for op, layer in zip(ops, owners.tolist()):
         if layer != before and op.ENGINE in _COMPUTING:

@@ -1,4 +1,7 @@
-"""Convert between the model's real arrays and the chip's codes: quantize, dequantize, permute."""
+"""Convert between the model's real arrays and the chip's codes at the ports of a region: quantize, dequantize, permute.
+
+A port is an input, output or state of a region, with its layout, type, scale and zero point.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,12 @@ _GRANULES = {"surface": (0, 3, 1, 2, 4), "line": (0, 1, 3, 2, 4)}  # of [n, h, w
 
 
 def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
-    """Real array in the model's order -> codes as the chip holds them. round half even of x / scale (ONNX QuantizeLinear)."""
+    """Return the codes of a real array as the chip holds them, in the port's layout and shape.
+
+    A code is x / scale, rounded half to even, plus the zero point, saturated (ONNX QuantizeLinear). NaN becomes the zero point.
+
+    `value`: in the model's order of dimensions; float32 arithmetic is used.
+    """
     if port.layout == "nhwc":
         value = value.transpose(channels_last(value.ndim))
     limits = np.iinfo(port.dtype)
@@ -30,30 +38,37 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
 
 
 def model_shape(port: Port) -> tuple[int, ...]:
-    """Return the shape in the model's order."""
+    """Return the port's shape in the model's order of dimensions."""
     return tuple(port.shape[i] for i in channels_second(len(port.shape))) if port.layout == "nhwc" else port.shape
 
 
 def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
-    """Codes -> float32 in the model's order (ONNX DequantizeLinear)."""
+    """Return the real values of codes as float32, in the model's order of dimensions (ONNX DequantizeLinear)."""
     value = (codes.astype(np.float32) - np.float32(port.zero_point)) * np.float32(port.scale)
     # numpy makes a scalar of arithmetic on an array without dimensions
     return np.ascontiguousarray(value.transpose(channels_second(value.ndim))) if port.layout == "nhwc" else np.asarray(value)
 
 
 def in_type(value: np.ndarray, dtype: str) -> np.ndarray:
-    """Real numbers in the type that the model has them in: bools and whole numbers, which codes hold exactly."""
+    """Return real values in the model's type: rounded to whole numbers for bools and integers, unchanged for others."""
     return value if dtype not in INTEGER_TYPES or value.dtype.kind != "f" else np.rint(value).astype(dtype)
 
 
 def make_host_feeds(session: Any, names: Iterable[str], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the feeds of a host subgraph's session of onnxruntime."""
+    """Return the feeds of a host subgraph, in the types that its session of onnxruntime takes.
+
+    `names`: its inputs; `real`: values of at least these, in float or in their type.
+    """
     types = {i.name: i.type.removeprefix("tensor(").removesuffix(")") for i in session.get_inputs()}
     return {n: in_type(real[n], types.get(n, "")) for n in names}
 
 
 def arrange_codes(codes: np.ndarray, port: Port) -> np.ndarray:
-    """Codes of a port in the order in which they lie in memory; zeros fill the last granules of channels."""
+    """Return the codes of a port in the order in which they lie in memory.
+
+    Where the machine stores channels in blocks (granules), zeros fill the last one of each pixel. Else the codes are returned
+    as they are.
+    """
     if port.maps is None:
         return codes
     cut = in_granules(codes.reshape(port.shape), port.maps.granule)
@@ -61,7 +76,7 @@ def arrange_codes(codes: np.ndarray, port: Port) -> np.ndarray:
 
 
 def restore_codes(stored_codes: np.ndarray, port: Port) -> np.ndarray:
-    """The inverse."""
+    """Return the codes of a port, in its shape, from the order in which they lie in memory; the inverse of `arrange_codes`."""
     if port.maps is None:
         return stored_codes.reshape(port.shape)
     n, h, w, c = port.shape

@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 
 
 class SessionProfile:
-    """A profile of a session's runs, in the JSON of Chrome's traces, which onnxruntime writes too. Times are of the host."""
+    """A profile of a session's runs in the JSON of Chrome's traces, which onnxruntime writes too. Times are of the host, in us.
+
+    Threads may add events at once.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._begin_s, self._lock = path, time.perf_counter(), threading.Lock()
         self._events: list[dict[str, Any]] = []
 
     def add(self, index: int, ran: SegmentRun, start_s: float, end_s: float) -> None:
-        """Add a segment of a run.
+        """Add one segment of a run.
 
-        `start_s`, `end_s`: of `time.perf_counter`.
+        `index`: its index; `ran`: what ran it.
+        `start_s`, `end_s`: times of `time.perf_counter`.
         """
         cycles = {} if ran.simulation is None else {"cycles": int(ran.simulation.cycles)}
         event = {
@@ -37,7 +41,8 @@ class SessionProfile:
             self._events.append(event)
 
     def write(self) -> str:
-        """Write the events so far and return the file's name. Raise OSError."""
+        """Write the events so far, in the place of an earlier file, and return the file's name. Raise OSError where it cannot
+        be written."""
         with self._lock:
             text = json.dumps(self._events, indent=1) + "\n"
         write_atomically(self._path, text.encode())

@@ -1,4 +1,9 @@
-"""A compiled model as a session, in the shape of onnxruntime's: regions on the simulator, islands in onnxruntime."""
+"""Run a compiled model as a session with the interface of onnxruntime's.
+
+A compiled model is a list of segments. Regions run on a backend (the simulator by default), host subgraphs (islands) in
+onnxruntime. `Session` opens a file, checks feeds, quantizes inputs, runs the segments in order, dequantizes outputs, and takes
+states from one run to the next.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +72,13 @@ Watch = Callable[[Region, InstructionStream], Observe]
 
 @dataclass(frozen=True)
 class SegmentRun:
-    """A record of where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
+    """The record of one segment's run.
 
-    `on_cpu`: nodes that fell back to the CPU, where `where` is another provider.
-    `simulation`: cycles, where the backend has them.
+    `where`: "npu (simulator)", "npu (reference)", another backend's name in brackets, or the execution provider of onnxruntime.
+    `nodes`: nodes of the segment.
+    `simulation`: results and cycles, where the backend has them; else None.
     `warnings`: findings of the simulator that no rule forbids, in sentences.
+    `on_cpu`: nodes that fell back to the CPU, where `where` is another provider.
     """
 
     where: str
@@ -83,7 +90,13 @@ class SegmentRun:
 
 @dataclass(frozen=True)
 class Run:
-    """Outputs by name, one entry a segment; `codes` of the chip's tensors and `real` values of those that crossed a border."""
+    """All results of a run.
+
+    `outputs`: real outputs of the model by name.
+    `segments`: one record a segment, in order.
+    `codes`: codes by chip tensor, at least of the regions' inputs, outputs and states; of the reference, of all tensors.
+    `real`: real values by model tensor, of inputs and of all that crossed a border between segments.
+    """
 
     outputs: dict[str, np.ndarray]
     segments: tuple[SegmentRun, ...]
@@ -93,11 +106,11 @@ class Run:
 
 @dataclass
 class _RunValues:
-    """A set of values that one run has computed so far.
+    """The values that one run has computed so far.
 
     `real`, `codes`: as in `Run`.
     `states`: states that it begins with.
-    `next_parts`: parts of the states after it.
+    `next_parts`: bytes of the parts of the states after it.
     """
 
     real: dict[str, np.ndarray]
@@ -108,7 +121,7 @@ class _RunValues:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """A copy of onnxruntime's model metadata.
+    """The fields of onnxruntime's model metadata.
 
     `custom_metadata_map`: the machine that the programs are for, and its digest.
     """
@@ -165,6 +178,7 @@ class Session:
         plugins: Sequence[str] = (),
         custom_ops: Sequence[str] = (),
     ):
+        """Open the model and check the options. Programs are decoded and host subgraphs opened at the first run."""
         load_plugins(plugins)
         use_custom_ops(custom_ops)
         self._options: dict[str, Any] = {
@@ -213,9 +227,11 @@ class Session:
         return self._backend.observes
 
     def get_inputs(self) -> tuple[IoType, ...]:
+        """Return the inputs of the model with shape and type, states left out."""
         return self.container.inputs
 
     def get_outputs(self) -> tuple[IoType, ...]:
+        """Return the outputs of the model with shape and type, states left out."""
         return self.container.outputs
 
     def get_providers(self) -> list[str]:
@@ -237,7 +253,10 @@ class Session:
         return session_options(optimized=True)
 
     def end_profiling(self) -> str:
-        """Write the profile of all runs so far and return its file's name. Raise CompileError without `profile`, OSError."""
+        """Write the profile of all runs so far and return its file's name.
+
+        Raise CompileError for a session without `profile`, OSError where the file cannot be written.
+        """
         if self._profile is None:
             raise CompileError("end_profiling: nothing was recorded; open the session with profile=FILE")
         return self._profile.write()
@@ -250,9 +269,11 @@ class Session:
         user_data: Any,
         run_options: Any = None,
     ) -> None:
-        """Run as `run` in a thread of its own and return at once.
+        """Run as `run` does, in a thread of its own, and return at once.
 
-        `callback`: is called there with the outputs, `user_data`, and an empty text, or no outputs and the fault in one text.
+        `callback`: is called in that thread with the outputs, `user_data` and an empty text, or with no outputs, `user_data`
+          and the fault as text.
+        Raise CompileError where `callback` cannot be called.
         """
         if not callable(callback):
             raise CompileError(f"callback: is {type(callback).__name__}; give a function of the outputs, user_data and the fault")
@@ -267,24 +288,32 @@ class Session:
         threading.Thread(target=run, name="npu-toolchain run_async").start()
 
     def get_modelmeta(self) -> ModelMetadata:
+        """Return the name of the model, and the machine that it was built for."""
         machine = self.container.machine
         return ModelMetadata(self.container.name, {"machine": machine.chip.name, "machine_digest": machine_digest(machine)})
 
     def io_binding(self) -> IoBinding:
+        """Return a new binding of arrays to inputs and outputs, for `run_with_iobinding`."""
         return IoBinding(self)
 
     def run_with_iobinding(self, iobinding: IoBinding, run_options: Any = None) -> None:
-        """Raises CompileError: a binding of another session, and as `run`."""
+        """Run on the bound inputs and write the bound outputs.
+
+        Raise CompileError for a binding of another session, and as `run` does.
+        """
         if iobinding.session is not self:
             raise CompileError("io_binding: is of another session; make one with this session's io_binding()")
         iobinding.run(run_options)
 
     def get_states(self) -> tuple[IoType, ...]:
-        """Return the states, by their names as inputs of the model."""
+        """Return the states with shape and type, by their names as inputs of the model."""
         return tuple(IoType(name, _whole_shape(self._parts[p[0]][1]), "float32") for name, p in self._states.items())
 
     def state(self, name: str) -> np.ndarray:
-        """float32 in the model's order: what the next run begins with. Raises CompileError: there is no such state."""
+        """Return the value of a state that the next run begins with, float32 in the model's order of dimensions.
+
+        Raise CompileError where there is no such state.
+        """
         state_values, parts = self._state_values, [(place, self._parts[place][1]) for place in self._state(name)]
         values = [
             to_real(read_state(state_values.parts[place], state, state_values.ring_numbers), state.alone)
@@ -293,8 +322,10 @@ class Session:
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
-        """The next run begins with these states, and with zeros for all others. Raises CompileError: no such state, another shape
-        or type."""
+        """Set the states that the next run begins with; those that are not given become zero.
+
+        Raise CompileError where there is no such state, or a value has another shape or type.
+        """
         check_states(self.get_states(), values)
         with self._turn:
             parts, numbers = list(self._state_values.parts), self._state_values.ring_numbers
@@ -305,7 +336,8 @@ class Session:
             self._state_values = StateValues(tuple(parts), numbers)
 
     def take_states(self, other: Session) -> None:
-        """States go on from where `other`, of another entry of the file, has left them: those that have one form in both."""
+        """Take over the states that `other`, a session of another entry of the file, has left. Those without the same form in
+        both stay."""
         theirs, places = other._state_values, {state.name: place for place, (_, state) in enumerate(other._parts)}
         with self._turn:
             parts, numbers = list(self._state_values.parts), dict(self._state_values.ring_numbers)
@@ -318,7 +350,7 @@ class Session:
             self._state_values = StateValues(tuple(parts), numbers)
 
     def _state(self, name: str) -> list[int]:
-        """Return the places of its parts in `_parts`."""
+        """Return the places of a state's parts in `_parts`. Raise CompileError where there is no such state."""
         if name not in self._states:
             raise CompileError(f"no state {name!r}; the model's states are {', '.join(self._states) or 'none'}")
         return self._states[name]
@@ -326,8 +358,15 @@ class Session:
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
     ) -> list[np.ndarray]:
-        """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. run_options:
-        onnxruntime's, for islands. Raises CompileError for wrong names, shapes or types, and where run_options ask to end."""
+        """Run the model and return arrays in the order of `output_names`.
+
+        `output_names`: names of outputs, or of states, which give the values after the run; None or empty: all outputs without
+          states.
+        `feeds`: an array for each input. A state that is fed begins this run; others go on from the run before.
+        `run_options`: onnxruntime's, for host subgraphs.
+        Raise CompileError for wrong names, shapes or types, where a host subgraph cannot run, and where `run_options` ask to
+        end. Raise ProgramError where a program breaks a rule of the machine.
+        """
         known_outputs = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._parts)}
         if isinstance(output_names, str):  # a sequence too, of its letters
             raise CompileError(f"output_names: is text; give a list of names, [{output_names!r}]")
@@ -346,10 +385,11 @@ class Session:
         watch: Watch | None = None,
         run_options: Any = None,
     ) -> Run:
-        """Run the model and return all results.
+        """Run the model and return all results; it raises as `run` does.
 
-        `watch`: called with each region and its operations in the order of dispatch.
-        It returns the observer of the region's run, on a backend that `observes`.
+        `progress`: called with a stage, how much is done, and how much there is.
+        `watch`: called with each region and its operations in the order of dispatch; it returns the observer of that region's
+          run. Raise CompileError for a backend that does not observe.
         """
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
@@ -364,8 +404,11 @@ class Session:
     def memory_behind(
         self, index: int, until: int, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
     ) -> Mapping[str, np.ndarray]:
-        """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
-        CompileError where the backend cannot stop there."""
+        """Run the program of segment `index` up to operation `until`, and return its memories as uint8 by name. The states
+        stay.
+
+        Raise CompileError where the backend cannot stop there.
+        """
         feeds = self._accept_feeds(feeds)
         with self._turn:
             values = self._begin(feeds)
@@ -385,25 +428,25 @@ class Session:
         return feeds
 
     def _advance_ring_numbers(self, states: StateValues) -> dict[str, int]:
-        """The numbers of rings in the run behind the one that begins with these."""
+        """Return the numbers of rings in the run behind the one that begins with these."""
         rings = [state.ring for _, state in self._parts if state.ring is not None]
         return {ring.number: ring.get_next_row(states.ring_numbers[ring.number]) for ring in rings}
 
     def _begin(self, feeds: Mapping[str, np.ndarray]) -> _RunValues:
-        """Return the values of a run at its begin, the numbers of rings among them."""
+        """Return the values of a run before its first segment: feeds, states and the numbers of rings."""
         states = self._state_values
         numbers = {name: np.full(1, number, np.float32) for name, number in states.ring_numbers.items()}
         fed_inputs = {n: np.asarray(feeds[n]) for n in feeds if n not in self.container.bound}
         return _RunValues({**fed_inputs, **numbers}, {}, states, list(states.parts))
 
     def place(self, index: int) -> str:
-        """`segment 2: ` in front of an operation's index, where the model has several programs."""
+        """Return `segment 2: ` to stand before an operation's index; empty where the model has only one program."""
         several = sum(isinstance(s, Region) for s in self.container.segments) > 1
         return f"segment {index}: " if several else ""
 
     @contextmanager
     def _naming(self, index: int) -> Generator[None]:
-        """A fault of the program inside says which one."""
+        """Put the segment before the text of a ProgramError from the block."""
         try:
             yield
         except ProgramError as fault:
@@ -417,7 +460,7 @@ class Session:
         watch: Watch | None,
         run_options: Any = None,
     ) -> list[SegmentRun]:
-        """Run the first `count` of them; what they make is added to `values`."""
+        """Run the first `count` segments, add what they make to `values`, and return a record of each."""
         ran: list[SegmentRun] = []
         for index, segment in enumerate(self.container.segments[:count]):
             if getattr(run_options, "terminate", False):
@@ -434,6 +477,7 @@ class Session:
     def _run_region(
         self, index: int, region: Region, values: _RunValues, progress: Progress | None, watch: Watch | None
     ) -> SegmentRun:
+        """Run a region on the backend, add its codes and real outputs to `values`, and return its record."""
         program, dram = self.program(index), self._make_dram(index, values)
         observe = watch(region, program.flow) if watch else None
         with self._naming(index):
@@ -487,7 +531,7 @@ class Session:
         return dram
 
     def program(self, index: int) -> Program:
-        """Return a region's program, always the same one."""
+        """Return a region's program as backends take it, always the same one."""
         with self._loading:
             return self._programs(index)
 
@@ -496,7 +540,7 @@ class Session:
             return self._loaded(index)
 
     def _program(self, index: int) -> Program:
-        """A region as a backend is given it."""
+        """Return a region as a backend is given it."""
         region = self.container.segments[index]
         assert isinstance(region, Region)
         return Program(self.container.machine, region, self.container.graph, self._is_in_process)
@@ -505,6 +549,8 @@ class Session:
         return self._backend.load(self.program(index), timing=self._timing, check=self._check)
 
     def _run_island(self, index: int, island: HostSubgraph, real: dict[str, np.ndarray], run_options: Any) -> SegmentRun:
+        """Run a host subgraph, add its outputs to `real`, and return its record. Raise CompileError where onnxruntime cannot
+        run it."""
         with self._loading:
             session = self._islands(index)
         try:
@@ -515,7 +561,10 @@ class Session:
         return _host_segment_run(session, island)
 
     def _island(self, index: int) -> Any:
-        """Open the session of onnxruntime for an island; its runs may overlap."""
+        """Open the session of onnxruntime for a host subgraph; its runs may overlap.
+
+        Raise ProgramError where a file's subgraph is not sound, CompileError where onnxruntime does not take it.
+        """
         island = self.container.segments[index]
         assert isinstance(island, HostSubgraph)
         from toolchain.frontend import find_host_model_fault, find_way_out
@@ -533,7 +582,7 @@ def _whole_shape(state: State) -> tuple[int, ...]:
 
 
 def _part_of(full_state: np.ndarray, state: State) -> np.ndarray:
-    """A view."""
+    """Return a view of the rows of a state that one part holds."""
     return full_state if state.part is None else full_state[state.part.first : state.part.first + model_shape(state.port)[0]]
 
 
@@ -564,6 +613,8 @@ def get_compiled_bytes(model: Any) -> bytes | None:
 
 
 def _container(model: CompiledModel, entry: str | None) -> Container:
+    """Return the container of a model. Raise CompileError for another kind of object or an entry that it lacks, ProgramError
+    for an unsound file."""
     data = get_compiled_bytes(model)
     file_or_bytes: str | bytes | None = os.fspath(model) if isinstance(model, str | os.PathLike) else data
     if file_or_bytes is not None and (opened := open_context_model(file_or_bytes, entry)) is not None:
@@ -580,7 +631,7 @@ def _container(model: CompiledModel, entry: str | None) -> Container:
 
 
 def _host_session(island: HostSubgraph, providers: Sequence[str]) -> CheckedSession:
-    """A session of one thread. Raises CompileError where onnxruntime does not take the model."""
+    """Open a session of onnxruntime with one thread. Raise CompileError where onnxruntime does not take the model."""
     try:
         return open_session(island.model, providers=providers)
     except InferenceError as fault:
@@ -595,7 +646,7 @@ def _host_segment_run(session: CheckedSession, island: HostSubgraph) -> SegmentR
 
 
 def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
-    """A region's input as its port declares it. Raises ProgramError when what came before made something else."""
+    """Return a region's input as it is. Raise ProgramError where it does not have the port's number of elements."""
     if value.size != math.prod(port.shape) or (port.layout == "nhwc" and value.ndim != len(port.shape)):
         raise ProgramError(f"tensor {port.model!r} has shape {list(value.shape)}, its port {list(port.shape)}; build it again")
     return value

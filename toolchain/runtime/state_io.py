@@ -1,4 +1,7 @@
-"""The states of a session between two runs, as the programs' DRAM holds them."""
+"""Read and write the states of a session between two runs, in the form in which the programs' DRAM holds them.
+
+A state may be a ring: a circular buffer whose first row moves on in each run (toolchain.ir.states).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from toolchain.runtime.builtin_backends import pack_codes, unpack_codes, zero_co
 
 @dataclass(frozen=True)
 class StateValues:
-    """A set of states that one run leaves and the next begins with. It is immutable, so that threads may share it.
+    """The states that one run leaves and the next begins with. It is immutable, so that threads may share it.
 
-    `parts`: uint8[port.size_bytes] of each part of each state, in the order of the session's parts.
-    `ring_numbers`: of each ring, in the next run.
+    `parts`: uint8[port.size_bytes] of each part of each state, in the order of the session's parts. They become read-only.
+    `ring_numbers`: by ring, its number in the next run, from which its first row follows.
     """
 
     parts: tuple[np.ndarray, ...]
@@ -29,23 +32,26 @@ class StateValues:
 
 
 def make_initial_states(parts: Sequence[State]) -> StateValues:
-    """Return the states of a new session: zeros, and rings at their beginning."""
+    """Return the states of a new session: real zeros, and rings at their beginning."""
     zeros = tuple(pack_codes(zero_codes(state.port), state.port) for state in parts)
     return StateValues(zeros, {state.ring.number: 0 for state in parts if state.ring is not None})
 
 
 def read_state(raw: np.ndarray, state: State, ring_numbers: Mapping[str, int]) -> np.ndarray:
-    """Return a state's codes, as the chip has them in order.
+    """Return a state's codes in the chip's shape, with the rows of a ring in their order.
 
     `raw`: the bytes of its port.
-    `ring_numbers`: of each ring, in the run that begins with them.
+    `ring_numbers`: number of each ring in the run that begins with these bytes.
     """
     port_codes, ring = unpack_codes(raw, state.port), state.ring
     return port_codes if ring is None else port_codes[_rows(ring, ring.window(ring_numbers[ring.number]))]
 
 
 def write_state(raw: np.ndarray, state: State, codes: np.ndarray, ring_numbers: Mapping[str, int]) -> np.ndarray:
-    """Return the bytes of a state's port that now hold these codes. Arguments as of `read_state`."""
+    """Return new bytes of a state's port that hold these codes. The rows of a ring are written twice, as programs expect them.
+
+    `raw`: the bytes of the port before. The other arguments are those of `read_state`.
+    """
     ring = state.ring
     if ring is None:
         return pack_codes(codes, state.port)

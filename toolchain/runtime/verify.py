@@ -1,8 +1,8 @@
-"""Compare a run with the integer reference in the file, and find the first operation whose bytes are wrong.
+"""Compare a run with the integer reference on the same file, and name the first operation whose bytes are wrong.
 
-The file names where each layer leaves its tensor.
-The bytes that the layer's operations write there are compared as they are written, because tensors take turns in one memory.
-Results that pass through a staging buffer are compared when they are stored.
+It is `npu-sim --verify`. The file says where each layer leaves its tensor. The bytes that the layer's operations write there
+are compared as they are written, because tensors take turns in one memory. Results that pass through a staging buffer are
+compared when they are stored.
 """
 
 from __future__ import annotations
@@ -37,8 +37,13 @@ from toolchain.runtime.session import Run, Session
 def verify(
     simulator: Session, reference: Session, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
 ) -> tuple[Run, str | None]:
-    """Both sessions hold one file. The run on the simulator (or another backend), and where it first differs, in a sentence
-    (None: nowhere). Of a backend that does not tell what its operations write only the outputs are compared."""
+    """Run a sample on both sessions, and return the run and a sentence that says where it first differs; None: it differs
+    nowhere.
+
+    `simulator`: the session to verify, of the simulator or another backend. If its backend does not observe operations, only
+      outputs are compared.
+    `reference`: a session of the reference on the same file.
+    """
     container, expected = simulator.container, reference.run_detailed(feeds)
     if not simulator.observes:
         run = simulator.run_detailed(feeds, progress)
@@ -60,6 +65,7 @@ def verify(
 
 
 def _differing_output(expected: Run, run: Run, but: str) -> str | None:
+    """Return a sentence on the first output that differs, None without any. but: why no operation is named."""
     for name, value in expected.outputs.items():
         if not np.array_equal(value, run.outputs[name], equal_nan=True):
             wrong = int((value != run.outputs[name]).sum())
@@ -72,7 +78,16 @@ def _differing_output(expected: Run, run: Run, but: str) -> str | None:
 
 @dataclass
 class _Target:
-    """The span of memory that a layer's tensor lies in: what it should hold, and what the layer's operations wrote."""
+    """The span of memory that a layer's tensor lies in: the bytes that it should hold, and those that the layer's operations
+    wrote.
+
+    `base`: address of its first byte in the memory `space`; all arrays are over the bytes from there on.
+    `want`: uint8, the reference's bytes.
+    `compare_mask`: bool, bytes of the tensor that the layer itself writes.
+    `written`, `wrong`: bool, bytes that were written, and that differed when they were.
+    `writes`: operations that wrote there, each with its access.
+    `rows`: writes to a place in it that only the run decides.
+    """
 
     space: int
     base: int
@@ -91,7 +106,8 @@ _Owner = tuple[int, int | None]  # layer, and sample of a batch where these take
 class _Difference:
     """A difference between the run and the reference.
 
-    `position`: in the order in which values were computed.
+    `position`: place of the operation in the order in which values were computed.
+    `index`: its index in the program's flow.
     """
 
     position: int
@@ -101,8 +117,9 @@ class _Difference:
 
 
 class _RegionWatch:
-    """A watch of one region's run.
+    """An observer of one region's run that compares each layer's tensor as it is written.
 
+    `codes`: the reference's codes by tensor.
     `segment`: prefix of an operation's index in messages.
     """
 
@@ -118,7 +135,8 @@ class _RegionWatch:
         self._differences: list[_Difference] = []
 
     def _owner(self, index: int) -> _Owner:
-        """The layer of an operation, and the sample of a batch whose tensor it makes where samples take turns in one place."""
+        """Return the layer of an operation (-1: none) and the sample of a batch that it makes. The sample is None unless
+        samples take turns in one place."""
         layer = self._region.layer_of(self._ops, index)
         result = self._region.layers[layer].result if layer >= 0 else None
         if result is None or result.turns == 1:
@@ -126,6 +144,10 @@ class _RegionWatch:
         return layer, min(self._ops.round(index), result.turns - 1)
 
     def observe(self, index: int, memory: Sequence[np.ndarray]) -> None:
+        """Compare the bytes that an operation has just written with those of its layer's tensor.
+
+        `index`: the operation in the flow; `memory`: all memories, by code.
+        """
         op, owner = self._ops[index], self._owners[index]
         layer = owner[0]
         if isinstance(op, Signal | Wait):
@@ -149,18 +171,20 @@ class _RegionWatch:
             self._finish(owner, result, self._targets.pop(owner), memory)
 
     def first_difference(self) -> str | None:
+        """Return a sentence on the difference that was computed first, None without any."""
         if not self._differences:
             return None
         first = min(self._differences, key=lambda d: d.position)
         return f"{self._segment}{self._name(first.index)} of layer {self._layer(first.layer)}: {first.text}"
 
     def _layer(self, info: LayerInfo) -> str:
-        """Return its name, and the nodes of the model that it implements or serves."""
+        """Return the layer's name, operator, and the nodes of the model that it implements or serves."""
         served = self._graph.find_model_node(info.result.tensor) if info.result is not None else None
         of = f" of {', '.join(info.sources)}" if info.sources else f" for {served}" if served else ""
         return f"{info.name} ({info.op}{of})"
 
     def _target(self, owner: _Owner, result: LayerResult) -> _Target:
+        """Return the target of a layer's tensor with the bytes that the reference has for it."""
         layer, sample = owner
         space, result_access = self._chip.space_code(result.space), self._place(result)
         size = result_access.end - result_access.address
@@ -190,7 +214,10 @@ class _RegionWatch:
         return result.place(self._graph.types[result.tensor], self._chip.space_code(result.space))
 
     def _finish(self, owner: _Owner, result: LayerResult, target: _Target, memory: Sequence[np.ndarray]) -> None:
-        """Every operation of the layer has run."""
+        """Note the differences of a layer all of whose operations have run.
+
+        A wrong byte counts for the last operation that wrote it; bytes that were not written count too.
+        """
         info = self._region.layers[owner[0]]
         wrong = target.wrong
         for index, access in target.rows:  # what else lies there is as it was
@@ -234,6 +261,7 @@ class _RegionWatch:
         return message if maker is None else f"{message}; it copies what {self._name(maker)} made"
 
     def _element(self, index: int, result: LayerResult, address: int) -> list[int]:
+        """Return the indices of the element of the layer's tensor that lies at an address."""
         shape, offset = self._graph.types[result.tensor].shape, address - result.address
         element, (_, sample) = [0] * len(shape), self._owners[index]
         granule = result.granule or shape[-1] if shape else 1
@@ -248,7 +276,8 @@ class _RegionWatch:
         return element
 
     def _maker(self, index: int, access: Access, address: int) -> int | None:
-        """The operation that wrote the byte which a Copy put at `address`."""
+        """Return the operation that wrote the byte which a Copy put at `address`; None for another operation, or where none is
+        known."""
         op = self._ops[index]
         if not isinstance(op, Copy):
             return None
@@ -274,13 +303,13 @@ class _RegionWatch:
 
 
 def _raw(codes: np.ndarray, result: LayerResult) -> np.ndarray:
-    """Bytes of codes in their order, with zeros that fill the last granules of channels."""
+    """Return the bytes of codes in their order, with zeros that fill the last granules of channels."""
     stored = in_granules(codes, result.granule) if result.granule else codes
     return np.ascontiguousarray(stored).astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
 
 
 def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) -> None:
-    """Notes which of the bytes just written are not those of the layer's tensor."""
+    """Note in the target which of the bytes just written are not those of the layer's tensor."""
     low, high = max(access.address, target.base), min(access.end, target.base + target.want.size)
     if low >= high:
         return
@@ -292,7 +321,7 @@ def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) ->
 
 
 def _cover(access: Access, base: int, size: int) -> np.ndarray:
-    """bool for bytes base .. base + size of the memory: whether the access touches them."""
+    """Return bool[size], True where the access touches a byte from `base` on."""
     if access.end <= base or base + size <= access.address:
         return np.zeros(size, np.bool_)
     low, high = min(base, access.address), max(base + size, access.end)
