@@ -1,8 +1,8 @@
-"""Run the stages of a build in order: the picture of the project.
+"""Run the stages of a build in order; this is the public interface for Python (docs/python.md).
 
-The model.onnx becomes canonical form, composed functions, and chip operators on their layout.
-These become integers, regions and host subgraphs, plans, programs and the container model.npu.
-The container is checked against the integer reference.
+The function `build` reads an ONNX model into its canonical form and selects the chip's operators. It calibrates and repairs
+them to integers, and compiles regions and host subgraphs to programs. Their file model.npu is then run once against the integer
+reference, and its accuracy is judged. A model may have several entries: sets of input shapes with a program each, in one file.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ LEAVING: dict[str, LeavingName] = {}
 
 
 def __getattr__(name: str) -> Any:
+    """Return a name that is about to leave this module, with a DeprecationWarning. Raise AttributeError for any other name."""
     return get_leaving_name(__name__, name, LEAVING)
 
 
@@ -120,15 +121,19 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 
 @dataclass(frozen=True, repr=False)
 class Build:
-    """A finished build: the file's bytes, the figures of its report, notes of what was assumed, and warnings.
+    """A finished build: the file's bytes, the figures of its report, notes of what was assumed, and warnings. Nothing is
+    written to disk.
 
+    `container`: the content of the file; of several entries the first's.
+    `data`: bytes of the compiled file.
     `figures`: the keys of docs/figures.md; of several entries they are `EntriesFigures`.
-    `failures`: sentences of the gate.
+    `failures`: sentences of the accuracy gate; empty where it passes or is not set.
     `errors`: the error report of every layer, where requested.
     `qdq`: the bytes of an ONNX model with the integers, where requested.
-    `curve`: the sweep over sizes of SRAM, where requested.
     `scheduled`: makes the `schedule`.
-    `entries`: a build for each entry, with the bytes of its own file, its errors and qdq. `container` is the first's.
+    `curve`: the sweep over sizes of SRAM, where requested.
+    `entries`: a build for each entry, with the bytes of a file of its own, its errors and qdq; empty for a model without
+      entries.
     """
 
     container: Container
@@ -150,7 +155,7 @@ class Build:
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:
-        """Return the schedule of each region."""
+        """Return the schedule of each region, entry by entry."""
         return self.scheduled()
 
     @property
@@ -186,6 +191,7 @@ class Build:
         return {**fields, "container": None, "scheduled": self.schedule}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Restore the fields from pickle."""
         schedule, entry = state["scheduled"], next(iter(state["entries"]), None)
         container = container_from_bytes(state["data"], "build", entry)
         for name, value in {**state, "container": container, "scheduled": lambda: schedule}.items():
@@ -194,7 +200,12 @@ class Build:
 
 @dataclass(frozen=True)
 class _Started:
-    """A network that is ready to be compiled: one set of input shapes, its data, and its quantization."""
+    """A network that is ready to be compiled: one set of input shapes, its data, and its quantization.
+
+    `calibrated_on`: number of samples, of this entry or the one by whose ranges it is quantized; None: a file gave all ranges.
+    `unread`: notes on outputs where the user's file and its canonical form differ.
+    `held_out`: the samples held out, of the entry whose ranges are used.
+    """
 
     data: BuildData
     calibrated: CalibratedNetwork
@@ -210,15 +221,20 @@ def build(
     progress: Callable[..., Any] = ignore_progress,
     cancel: CancelEvent | None = None,
 ) -> Build:
-    """Build a model: calibrate, quantize, compile, and verify the program.
+    """Build a model: calibrate, quantize, compile, verify the program, judge it, and return the build. No file is written.
 
     `model`: a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram of torch.
-    `dump`: is called at every stage, and may ask for its text.
-    `progress`: is called with the stage, how much of it is done, of how much or None, and the seconds left or None. One of three
-    arguments is called without the last, and so is one whose fourth has a default other than None.
+    `dump`: is called at every stage with its name and a function that makes its text.
+    `progress`: is called with the stage, how much of it is done, of how much or None, and the seconds left or None. One of
+      three arguments is called without the last, and so is one whose fourth has a default other than None.
     `cancel`: an event; when it is set the build ends with CancelledError.
-    Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries follow
-    the parameters file. So what they share is the same bytes. Raises ConfigError, CompileError.
+
+    Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries
+    follow the parameters file. So what they share is the same bytes.
+
+    Raise ConfigError for a machine or a parameters file that is wrong, CompileError for a model, data or options that cannot be
+    used. Raise InternalError where the program does not give the bits of the reference. A failed accuracy gate is not raised;
+    the build holds it in `failures`.
     """
     _require_arguments(options, progress, cancel)
     load_plugins(options.plugins)
@@ -250,6 +266,7 @@ def _require_arguments(options: object, progress: object, cancel: object) -> Non
 
 
 def _all_entries(file: ModelFile, options: BuildOptions, dump: Dump, progress: Progress) -> Build:
+    """Build every entry: quantize and compile one after the other, put all into one file, then verify each."""
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     evaluation = load_evaluation(options.gate)
     schedules = read_schedules(options.schedule, tuple(options.entries))
@@ -310,7 +327,7 @@ def _with_steps(built: Build, steps: SearchSteps, options: BuildOptions) -> Buil
 
 
 def _open_network(file: ModelFile, options: BuildOptions, machine: Machine, dump: Dump, progress: Progress) -> Network:
-    """The model in the shapes of one entry, on its machine."""
+    """Return the model in the shapes of one entry, selected for its machine, not yet quantized."""
     progress("load", 0, None)
     data = model_data(options.calibration, options.samples, options.judge)
     model = load_model(file, options.shapes, values=options.values, static_ranges=options.static_ranges, data=data)
@@ -325,7 +342,10 @@ def _open_network(file: ModelFile, options: BuildOptions, machine: Machine, dump
 def _over_all_shapes(
     started: _Started, each: Mapping[str, BuildOptions], opened: Callable[[str], Network], progress: Progress
 ) -> CalibratedNetwork:
-    """The first entry, its ranges widened to what the data show in the shapes of the others, where they have these."""
+    """Return the first entry with its ranges widened to what the data show in the shapes of the others.
+
+    Entries whose shapes the data do not fit add nothing.
+    """
     calibrated = started.calibrated
     for name, options in list(each.items())[1:]:
         if options.calibration is None or options.parameters is not None:
@@ -342,10 +362,13 @@ def _over_all_shapes(
 
 
 def _start_entry(network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool) -> _Started:
-    """Open and quantize one entry. Raises CompileError.
+    """Open and quantize one entry.
 
-    `first`: another entry of the file, whose ranges quantize this one.
-    `alone`: there is no other entry, so that nodes beside a tensor that is not finite may go to the host.
+    A tensor that a sample fills with NaN or infinity sends the nodes beside it to the host, where that is possible.
+
+    `first`: another entry of the file, whose ranges quantize this one; None: it is calibrated itself.
+    `alone`: there is no other entry, so that nodes may go to the host.
+    Raise CompileError where it cannot be quantized.
     """
     first_fault: NotFinite | None = None
     while True:
@@ -362,9 +385,10 @@ def _start_entry(network: Network, options: BuildOptions, first: _Started | None
 def _quantize_network(
     network: Network, options: BuildOptions, first: _Started | None, progress: Progress, alone: bool
 ) -> _Started:
-    """Raises CompileError, NotFinite.
+    """Open the data of one entry, check the frontend, place nodes at ports, and quantize.
 
     `alone`: there is no other entry, so that nodes beside ports may go to the host.
+    Raise NotFinite where a tensor cannot have codes, CompileError otherwise.
     """
     model = network.model
     data = (
@@ -395,7 +419,7 @@ def _built(
     evaluation: Evaluation | None,
     progress: Progress,
 ) -> Build:
-    """Verify one entry of the file `data` and return its build."""
+    """Verify and judge one entry of the file `data`, collect its warnings and notes, and return its build."""
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
     on, judging = split_evaluation_data(started.data, options, started.calibrated_on, started.held_out)
@@ -470,7 +494,7 @@ def _built(
 
 
 def _curve(name: str, calibrated: CalibratedNetwork, machine: Machine, options: BuildOptions, progress: Progress) -> SramSweep:
-    """Sweep the sizes of SRAM for a network that is quantized."""
+    """Sweep the sizes of SRAM for a network that is quantized already."""
     network, quantization, goal = calibrated.network, calibrated.quantization, options.planned_for
 
     def container(other: Machine) -> Container:
@@ -480,8 +504,10 @@ def _curve(name: str, calibrated: CalibratedNetwork, machine: Machine, options: 
 
 
 def _calibrate_entry(network: Network, options: BuildOptions, data: BuildData, progress: Progress) -> _Started:
-    """As the parameters file says, or calibrated and repaired: the samples held out judge the network without them, and then
-    count like all others."""
+    """Quantize an entry by the parameters file, or calibrate and repair it.
+
+    Samples that are held out judge the network without them. Behind all choices the ranges are made of all samples.
+    """
     effort: Effort = "none"
     if options.parameters is None and options.passes.start is None:
         effort = effort_of(options.repair, network, data.calibration, real=options.calibration is not None)
@@ -496,7 +522,7 @@ def _calibrate_entry(network: Network, options: BuildOptions, data: BuildData, p
 
 
 def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str]]:
-    """States that are one for all entries, and others."""
+    """Return the names of states that all entries share, and those of the others."""
     states = [{state.name: state for _, state in c.states} for c in containers.values()]
     names = dict.fromkeys(name for states_of_entry in states for name in states_of_entry)
     shared = [
@@ -506,7 +532,10 @@ def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str
 
 
 def _together(data: bytes, built: Mapping[str, Build]) -> Build:
-    """Return one build for a file of several entries. `data`: the bytes of the complete file."""
+    """Return one build for a file of several entries.
+
+    `data`: the bytes of the complete file. Each entry's build gets the bytes of a file of its own.
+    """
     first = next(iter(built.values()))
     alone = {name: replace(one, data=container_to_bytes(one.container)) for name, one in built.items()}
     figures = entry_points.figures_of_entries(

@@ -1,6 +1,8 @@
 """Compile a quantized network to programs: integers, regions and host subgraphs, plans, instructions.
 
-`make_cycle_counter` plans a network without building it, for those who choose between several.
+A build first calls `select_model`, then calibrates, then calls `compile_model`. Each region is planned and linked, also in
+variants that are timed against each other. Programs are timed here (`time_region`) and never run on values.
+`make_cycle_counter` plans a network without building it, for repair, which chooses between several.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
 class ProgramCost(NamedTuple):
-    """The cost of a program: cycles, bytes to and from DRAM, and energy, None where the machine does not state it."""
+    """The cost of a program: cycles, bytes to and from DRAM, and energy in pJ, None where the machine does not state it."""
 
     cycles: int
     dram_bytes: int
@@ -86,14 +88,16 @@ class ProgramCost(NamedTuple):
 
     @property
     def energy_or_bytes(self) -> float:
+        """Return the energy in pJ, or the DRAM bytes where the machine states none."""
         return self.dram_bytes if self.energy_pj is None else self.energy_pj
 
 
 class CompiledRegion(NamedTuple):
-    """A region's plan and program, with the level whose options planned it.
+    """A region's plan and program.
 
+    `level`: the optimization level whose options planned it.
     `rounds`: how often the program of the plan is repeated, once for each sample.
-    `fastest`: what another plan would have cost, which takes fewer cycles and more energy; None: this one is the fastest.
+    `fastest`: cost of another plan, which takes fewer cycles and more energy; None: this one is the fastest.
     """
 
     plan: PlannedRegion
@@ -103,14 +107,17 @@ class CompiledRegion(NamedTuple):
     fastest: ProgramCost | None = None
 
     def tree(self, index: int, chip: Chip) -> RegionTree:
-        """Return the region's schedule. `index`: place of the region among the parts of its network."""
+        """Return the region's schedule as a tree, with notes.
+
+        `index`: place of the region among the segments of its network.
+        """
         within = 0 if self.sram_bytes in (0, chip.sram.size) else self.sram_bytes
         tree = annotate_plan(self.plan, chip)
         return replace(tree, region=index, level=self.level, sample=self.rounds > 1, within=within)
 
     @property
     def sram_bytes(self) -> int:
-        """Return the SRAM for which the region was planned, in bytes; 0 of a region without layers."""
+        """Return the SRAM for which the region was planned, in bytes; 0 for a region without layers."""
         return self.plan.layers[0].layer.chip.sram.size if self.plan.layers else 0
 
 
@@ -119,7 +126,12 @@ _Segments = tuple[list[Region | HostSubgraph], dict[int, CompiledRegion]]  # wha
 
 @dataclass(frozen=True)
 class CompiledNetwork:
-    """The content of an .npu file, each region's plan by its place in the network, and the integer graph before fusion."""
+    """The content of a compiled file, and how it came about.
+
+    `container`: segments, machine, and the integer graph after fusion.
+    `planned`: each region's plan by the place of the region among the segments.
+    `unfused`: the integer graph before epilogues are fused.
+    """
 
     container: Container
     planned: Mapping[int, CompiledRegion]
@@ -131,14 +143,14 @@ class CompiledNetwork:
 
     @property
     def expected_cycles(self) -> int:
-        """Return the expected cycles of all regions, those by which their plans were chosen. The cycles of calls and repeats are
-        left out.
-        """
+        """Return the expected cycles of all regions, those by which their plans were chosen, repeats included. Calls are left
+        out."""
         return round(sum(compiled_region.rounds * compiled_region.plan.cycles for compiled_region in self.planned.values()))
 
     @property
     def fastest(self) -> dict[str, Any] | None:
-        """Return what `--optimize cycles` would have cost; None where no plan of less energy was taken."""
+        """Return what `--optimize cycles` would have cost, as in the JSON report; None where no plan of less energy was
+        taken."""
         if all(compiled_region.fastest is None for compiled_region in self.planned.values()):
             return None
         machine, costs = self.container.machine, list[ProgramCost]()
@@ -153,11 +165,12 @@ class CompiledNetwork:
 
     @property
     def schedule(self) -> tuple[RegionTree, ...]:
-        """Return the schedules of the regions in order."""
+        """Return the schedule of each region, in order."""
         return tuple(compiled_region.tree(index, self.container.machine.chip) for index, compiled_region in self.planned.items())
 
 
 def ignore_progress(*_: Any) -> None:
+    """Do nothing with any arguments; it is the default of callbacks."""
     return None
 
 
@@ -168,9 +181,11 @@ def select_model(
     host_nodes: Sequence[str] = (),
     passes: PassOptions = EVERY_PASS,
 ) -> Selection:
-    """Decide what runs on the chip and what on the host, with reasons: enough for --explain without calibration.
+    """Decide what runs on the chip and what on the host, with reasons, and return the selection. No calibration is needed.
 
-    Raises CompileError where `host_nodes` names no node or operator.
+    `dump`: is called with each graph stage that is reached.
+    `host_nodes`: nodes, operators or patterns that stay on the host.
+    Raise CompileError where `host_nodes` names no node or operator, or the machine has no usable unit.
     """
     requested_nodes = match_nodes(model.nodes, host_nodes)
     require_usable_units(machine.chip)
@@ -192,11 +207,18 @@ def compile_model(
     rings: bool = True,
     steps: SearchSteps | None = None,
 ) -> CompiledNetwork:
-    """Compile a quantized network to programs, without running them. Raises CompileError.
+    """Compile a quantized network to programs, without running them.
 
-    `schedule`: trees of regions that are planned as they say.
+    States become circular buffers where that costs least; else they are copied.
+
+    `selection`: as `select_model` returned it, perhaps selected anew by repair.
+    `level`: optimization level, 0 to 3.
+    `schedule`: trees of regions, which are planned as they say; other regions are searched.
+    `goal`: what is minimized, and the SRAM to plan within.
     `rings`: states may be circular buffers.
-    `steps`: of the searches, with their limit.
+    `steps`: counter of the searches, with their limit; None: without limit.
+    Raise CompileError where the machine cannot express the quantization, a layer does not fit, DRAM is too small, or a schedule
+    is not possible.
     """
     goal.require(machine.chip, level)
     steps = steps or SearchSteps()
@@ -228,7 +250,11 @@ def compile_model(
 def _programs(
     graph: Graph, machine: Machine, schedule: Sequence[RegionTree], parts: Callable[[Graph], _Segments]
 ) -> tuple[Graph, _Segments]:
-    """The graph, with a copy of each state whose next value cannot be made in place, and its `parts`. Raises CompileError."""
+    """Return the graph and its segments, with a copy of each state whose next value cannot be made in place.
+
+    `parts`: compiles a graph; it may raise StillRead for states that are still read when they are written. Raise CompileError
+      where copies do not help.
+    """
     while True:
         try:
             return graph, parts(graph)
@@ -250,6 +276,7 @@ def _worth_of_all(machine: Machine, compiled: CompiledNetwork, objective: Object
 
 
 def _with_copies(graph: Graph, still_read: StillRead, machine: Machine) -> Graph:
+    """Return the graph with copies of these states. Raise InternalError where it has them already."""
     copied = insert_state_copies(graph, still_read.present_tensors)
     if copied == graph:
         raise InternalError(f"{machine.chip.name}: a copy of {still_read} at the end of its run is still too early")
@@ -267,7 +294,11 @@ def _parts(
     goal: Goal,
     steps: SearchSteps,
 ) -> _Segments:
-    """The segments of the integer graph. Raises CompileError, StillRead."""
+    """Partition the integer graph and compile each segment.
+
+    Raise StillRead where a state is written too early. Raise CompileError otherwise; of several regions with too small a DRAM,
+    the largest need is told.
+    """
     compiled: list[Region | HostSubgraph] = []
     planned: dict[int, CompiledRegion] = {}
     parts = partition_graph(graph)
@@ -293,7 +324,7 @@ def _parts(
 
 
 def _require_dram(graph: Graph, segment: Segment, chip: Chip) -> None:
-    """Raises CompileError where the DRAM is too small for constants and ports alone: before minutes are spent on a plan."""
+    """Raise CompileError where the DRAM is too small for constants and ports alone, before minutes are spent on a plan."""
     ports, lasting = {*segment.inputs, *segment.outputs}, {state.present_tensor for state in graph.states}
     if sum(a.nbytes for a in graph.constants.values()) + sum(graph.types[n].size_bytes for n in ports) <= chip.dram.size:
         return
@@ -311,10 +342,12 @@ def _region(
     goal: Goal,
     steps: SearchSteps,
 ) -> CompiledRegion:
-    """Plan a region at a level and link its program.
+    """Plan a region at a level, link its program, and return the best variant.
 
-    The highest level takes the best plan by simulated cycles, of the plans of the levels below it too.
-    `region_tree`: a schedule of the region, which says its level.
+    Variants are a batch sample by sample, and equal sequences as calls. The highest level compares the programs of all levels
+    from 1 up by simulated cycles.
+
+    `region_tree`: a schedule of the region, which says its level; None: it is searched.
     """
     lasting = any(state.present_tensor in segment.outputs for state in graph.states)
     samples = extract_sample(graph, segment, machine.chip) if machine.chip.control.repeat and not lasting else None
@@ -383,6 +416,7 @@ def _choose_region(candidates: Sequence[CompiledRegion], machine: Machine, goal:
 
 
 def _program_cost(chip: Chip, region: Region, run: Simulation) -> ProgramCost:
+    """Return the cost of a program by a timed run of it."""
     energy_pj = traffic_figures(chip, 0, together([count_traffic(region, run)], chip))["energy_pj"]
     return ProgramCost(run.cycles, run.dram_read_bytes + run.dram_write_bytes, energy_pj and energy_pj["total"])
 
@@ -393,7 +427,7 @@ def _fewest_cycles(machine: Machine, compiled: CompiledRegion) -> int:
 
 
 def time_region(machine: Machine, region: Region) -> Simulation:
-    """A program's times, without its values."""
+    """Simulate a region's program for its times and return the run; values are not computed and rules not checked."""
     decoded = decode(region.program, machine.isa)
     flow = dispatch_program(machine.chip, decoded.ops, decoded.words, region.bases)
     dram = np.zeros(region.dram_bytes, np.uint8)
@@ -402,7 +436,7 @@ def time_region(machine: Machine, region: Region) -> Simulation:
 
 
 def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) -> tuple[float, ...]:
-    """Return the worth of a program; of two programs the one of less is taken."""
+    """Return a tuple by which the programs of one region compare under a goal; the lesser is better."""
     moved_bytes = run.dram_read_bytes + run.dram_write_bytes
     if objective in ("balanced", "cycles"):
         return run.cycles, moved_bytes
@@ -415,12 +449,16 @@ def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) ->
 
 
 def _dump_region(index: int, compiled_region: CompiledRegion, machine: Machine, dump: Dump) -> None:
+    """Hand the schedule and the listing of a region to `dump`."""
     dump("schedule", lambda: print_schedule([compiled_region.tree(index, machine.chip)]))
     dump("program", lambda: f"region {index}\n" + disassemble(compiled_region.region.program, machine.isa))
 
 
 def make_cycle_counter(level: int) -> CycleCounter:
-    """Return a function that plans a quantized network at this level and returns its expected cycles. It raises CompileError."""
+    """Return a function that compiles a network with a quantization at this level and returns its expected cycles.
+
+    It raises CompileError where that is not possible.
+    """
     return partial(_count_cycles, level)
 
 
