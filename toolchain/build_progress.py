@@ -1,4 +1,7 @@
-"""Add the time left to what a build says of its progress."""
+"""Estimate the time that a build still takes, and add it to what the build says of its progress.
+
+It comes from the measured ratio of planning and checking to loading and calibrating, so it is rough.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _SHOWN_FROM = 1 / 3  # of the build: before it the estimate is not good enough t
 
 
 class TimeLeft:
-    """Estimate the seconds that a build still takes, from the times of its stages so far."""
+    """An estimator of the seconds that a build still takes, from the times of its stages so far.
+
+    `clock`: returns seconds, rising.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._stage = clock, ""
@@ -25,7 +31,11 @@ class TimeLeft:
         self._sample_s = 0.0
 
     def update(self, stage: str, done: int) -> float | None:
-        """Return the seconds left; None where that is not known well enough."""
+        """Note the stage of the build, and return the seconds left; None where they are not known well enough, as in the first
+        third.
+
+        `done`: how much of the stage is done; in `calibrate` it is the number of samples.
+        """
         now_s = self._clock()
         if stage != self._stage:
             self._enter(stage, now_s)
@@ -44,6 +54,7 @@ class TimeLeft:
         return left_s if is_known and left_s > 0 else None
 
     def _enter(self, stage: str, now_s: float) -> None:
+        """Note when loading, planning or checking begins or ends."""
         if not self._stage:
             self._began_s = self._loaded_s = now_s
         if self._stage == "load":
@@ -56,7 +67,12 @@ class TimeLeft:
 
 
 def add_time_left(callback: Callable[..., Any], estimate: TimeLeft | None = None) -> Progress:
-    """Return a function (stage, done, total) that calls `callback` with the seconds left too, where that takes a fourth."""
+    """Return a function (stage, done, total) that calls `callback` with the seconds left as a fourth argument.
+
+    A callback without a fourth parameter is returned as it is.
+
+    `estimate`: the estimator; None: a new one.
+    """
     if not _takes_time_left(callback):
         return callback
     estimate = estimate or TimeLeft()
@@ -68,7 +84,10 @@ def add_time_left(callback: Callable[..., Any], estimate: TimeLeft | None = None
 
 
 def _takes_time_left(callback: Callable[..., Any]) -> bool:
-    """Return whether a function takes a fourth argument. A default other than None is there to be kept, as in `bar=bar`."""
+    """Return whether a function takes a fourth argument for the time left.
+
+    A default other than None is there to be kept, as in `bar=bar`, so it does not count.
+    """
     try:
         signature = inspect.signature(callback)
         names = list(signature.bind("", 0, None, None).arguments)

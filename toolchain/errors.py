@@ -1,4 +1,8 @@
-"""The three kinds of fault: the user's machine file, the user's model on this machine, and our own bug."""
+"""Define the kinds of fault, and format names and texts of others for messages.
+
+Three kinds matter: the user's machine file (ConfigError), the user's model on this machine (CompileError), and our own bug
+(InternalError). All but the last derive from ToolchainError, which commands report in one message and exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ RUNTIME_PLACE = re.compile(r"/\S+\.(cc|cpp|h):\d+ .*?\)( const)?( \[with [^\]]*\
 
 
 def fault_text(fault: BaseException) -> str:
-    """Gives an exception's message; "" where its own `__str__` fails, as that of a user's class may."""
+    """Return an exception's message; "" where its own `__str__` fails, as that of a user's class may."""
     try:
         return str(fault)
     except BaseException:
@@ -27,7 +31,10 @@ def fault_text(fault: BaseException) -> str:
 
 
 def first_line(fault: BaseException) -> str:
-    """Return the text of another library's exception in one line, without places in its source or addresses of its objects."""
+    """Return the first line of an exception's text, for a message of ours, in at most MAX_QUOTED characters.
+
+    Places in another library's source and addresses of its objects are left out. Without text it is the exception's type.
+    """
     text = OBJECT_ADDRESS.sub(r"\1", fault_text(fault).strip().partition("\n")[0])
     for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
         text = noise.sub("", text, count=1)
@@ -46,7 +53,7 @@ _NO_MEMORY = re.compile(
 def is_out_of_memory(fault: BaseException) -> bool:
     """Return whether an exception, or one of its causes, says that the system has no more memory or threads.
 
-    Our own sentences do not count: they quote names of the user's.
+    The texts of our own exceptions do not count, since they quote names of the user's.
     """
     pending, visited = [fault], set[int]()
     while pending:
@@ -70,7 +77,11 @@ def tells_lack_of_memory(text: str) -> bool:
 
 
 def out_of_memory(fault: BaseException | None = None, limit_bytes: int | None = None) -> str:
-    """The sentence for lack of memory. fault: the exception that tells it. limit_bytes: of this process's address space."""
+    """Return the message for lack of memory.
+
+    `fault`: the exception that tells it; the text of a MemoryError is quoted.
+    `limit_bytes`: limit of this process's address space; None: no limit.
+    """
     cause = first_line(fault) if isinstance(fault, MemoryError) and fault_text(fault) else ""
     limit = "" if limit_bytes is None else f"raise the limit of {limit_bytes // 1024} KiB (ulimit -v), "
     return f"out of memory{f': {cause}' if cause else ''}; {limit}close other programs, or take smaller inputs"
@@ -83,29 +94,33 @@ def system_cause(fault: OSError) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """'1 node', '2 nodes', '1,024 bytes'."""
+    """Return a number with its noun, such as `1 node`, `2 nodes`, `1,024 bytes`. The plural is made with an s."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def printable(line: str) -> str:
-    """Spells out the control characters of a line, line breaks too: a terminal obeys them, and names in files hold any."""
+    """Return a line with its control characters spelled out, line breaks too: a terminal obeys them, and names in files hold
+    any."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def printable_lines(text: str) -> str:
-    """Spells out the control characters of each line of a text."""
+    """Return a text with the control characters of each line spelled out; its line breaks stay."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def comment_name(name: str) -> str:
-    """Returns a name for a comment of a listing: one line, runs of blanks as one, control characters spelled out."""
+    """Return a name for a comment of a listing: one line, runs of blanks as one, control characters spelled out."""
     return printable(" ".join(name.split()))
 
 
 def printable_strings(value: Any) -> Any:
-    """Spells out the control characters of all strings in nested mappings and sequences, for a report that a terminal shows."""
+    """Return a value with the control characters of all strings in nested mappings and sequences spelled out.
+
+    Lists and tuples keep their kind; mappings become dicts. Other values are returned as they are.
+    """
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -117,7 +132,8 @@ def printable_strings(value: Any) -> Any:
 
 
 def shown(line: str) -> str:
-    """The line for a terminal: control characters spelled out, the middle left out of more than MESSAGE_LINE characters."""
+    """Return a line for a terminal: control characters spelled out, the middle left out of more than MESSAGE_LINE
+    characters."""
     line = printable(line)
     if len(line) <= MESSAGE_LINE:
         return line
@@ -126,7 +142,8 @@ def shown(line: str) -> str:
 
 
 class ToolchainError(Exception):
-    """Base of every fault that is reported in one message and exit code 2. A message of many lines is cut at FAULTS of them."""
+    """The base of every fault that is reported in one message and exit code 2. A message of many lines is cut at FAULTS of
+    them."""
 
     _part = "line"  # of its message
 
@@ -139,7 +156,10 @@ class ToolchainError(Exception):
 
 
 class ConfigError(ToolchainError):
-    """A machine description is wrong; `faults` holds every fault of the file as `file:line: path: reason`."""
+    """A fault of a machine description or another file of settings.
+
+    `faults`: every fault of the file, as `file:line: path: reason`.
+    """
 
     _part = "fault"
 
@@ -149,35 +169,35 @@ class ConfigError(ToolchainError):
 
 
 class CompileError(ToolchainError):
-    """A model, a calibration set or an option cannot be used on this machine."""
+    """A fault of a model, a calibration set or an option, which cannot be used on this machine."""
 
 
 class CancelledError(ToolchainError):
-    """Work was cancelled by its caller."""
+    """The fault of work that its caller cancelled."""
 
     def __init__(self) -> None:
         super().__init__("cancelled by the caller; nothing was written")
 
 
 class ProgramError(ToolchainError):
-    """A compiled file or its program is damaged, is of another machine, or breaks a rule of the machine."""
+    """A fault of a compiled file or its program: it is damaged, is of another machine, or breaks a rule of the machine."""
 
 
 class NewerFileError(ProgramError):
-    """A compiled file is whole, and holds what this toolchain does not read or run."""
+    """The fault of a compiled file that is whole, and holds what this toolchain does not read or run."""
 
 
 class InternalError(Exception):
-    """Our bug: a broken invariant. Shown with a traceback, to be reported."""
+    """A bug of ours: a broken invariant. Commands show it with a traceback, to be reported."""
 
 
 def percent(share: float) -> str:
-    """Two digits, and no more than there are of 100."""
+    """Return a share, 0 to 1, as text in percent with two digits; 99.5 % and more are `100 %`."""
     return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
 
 
 def shown_elements(value: Any) -> str:
-    """Shows the elements of a numpy array in a sentence, the first eight of many."""
+    """Return the elements of a numpy array as text for a sentence, the first eight of many."""
     first = ", ".join(str(v) for v in value.reshape(-1)[:8].tolist())
     text = f"{first}, ..." if value.size > 8 else first
     return text if not value.ndim else f"[{text}]"

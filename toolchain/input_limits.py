@@ -1,7 +1,11 @@
-"""Limits on everything that the readers accept. docs/security.md lists these figures; a test holds the page to them.
+"""Define limits on everything that the readers accept. docs/security.md lists these figures; a test holds the page to them.
 
-A stranger's file must not cost more than its size suggests: every reader stops at its bound with one sentence. The bounds
-stand far above what models, machines and data need.
+A stranger's file must not cost more than its size suggests: every reader stops at its bound with one sentence. The bounds stand
+far above what models, machines and data need. The end of a name says the unit; numbers without one are counts. ONNX_NODES
+counts with functions written out, ITERATIONS are of one Loop or Scan. CLAIMED_ELEMENTS bounds an input whose size the file
+alone says. FOLDED_BYTES bounds how much larger computed constants may be than their sources. ARRAY_BYTES and FAULTS are of one
+file, IMAGE_PIXELS of one picture. DISPATCHED_OPERATIONS are of one region with repeats and calls written out. STREAM_BYTES are
+of a pipe or device.
 """
 
 from __future__ import annotations

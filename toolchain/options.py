@@ -1,4 +1,4 @@
-"""Define the options of `npu-build`."""
+"""Define the options of a build, as `toolchain.api.build` and the command npu-build take them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,11 @@ class BuildOptions:
     explain: bool = False
 
     def __post_init__(self) -> None:
-        """Raise CompileError for values that are none of theirs, data in no form that is read, and entries that cannot be."""
+        """Check all options, and bring data into the forms that are opened.
+
+        Raise CompileError for values of another kind or out of range, data in no form that is read, and options that exclude
+        each other.
+        """
         self._require_kinds()
         self._accept_data()
         if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
@@ -185,6 +189,7 @@ class BuildOptions:
             raise CompileError(f"{limit}: the plans of --sram-curve are searched in full; give one of them")
 
     def _require_start(self) -> None:
+        """Raise CompileError for options that have no effect on the graph of a stage that is read from a text."""
         start = self.passes.start
         if start is None:
             return
@@ -208,7 +213,7 @@ class BuildOptions:
                 raise CompileError(f"start-from: repair works on the model, not on a text; leave out --{option} {value}")
 
     def _accept_data(self) -> None:
-        """Bring data into the forms that are opened. Raise CompileError."""
+        """Bring calibration and judging data into the forms that are opened. Raise CompileError for others."""
         object.__setattr__(self, "calibration", as_data(self.calibration, "calibration data", self.samples))
         object.__setattr__(self, "judge", as_data(self.judge, "judging data"))
         judges = {name: as_data(data, f"judging data of entry {name}") for name, data in self.judges.items()}
@@ -216,16 +221,17 @@ class BuildOptions:
 
     @property
     def planned_for(self) -> Goal:
-        """The goal, with what other options ask of plans."""
+        """Return the goal, with what other options ask of plans."""
         return replace(self.goal, shares_blocks=self.blocks_alike)
 
     @property
     def judged(self) -> str | None:
-        """An option that asks how accurate it is, without its dashes; None: no such is given."""
+        """Return the name of an option that asks how accurate the build is, without its dashes; None where there is none."""
         requests = {"error-report": self.error_report, **dict.fromkeys(self.gate.options, True), "judge": self.judge is not None}
         return next((option for option, is_requested in requests.items() if is_requested), None)
 
     def _require_data(self) -> None:
+        """Raise CompileError where accuracy is asked for and only random inputs are there."""
         if self.judges:
             self.each()
             return
@@ -238,6 +244,7 @@ class BuildOptions:
             )
 
     def _require_entries(self) -> None:
+        """Raise CompileError for entries that are too many, have no valid name, or repeat what is given for all entries."""
         if len(self.entries) > ENTRIES:
             raise CompileError(f"entry: {len(self.entries)} are given, a file holds {ENTRIES} at most; make several files")
         for name, shapes in self.entries.items():
@@ -262,7 +269,8 @@ class BuildOptions:
                 raise CompileError(f"value {name}:{twice}: input {twice!r} has a value for all entries; give one of them")
 
     def each(self) -> dict[str, BuildOptions]:
-        """Return the options of each entry by its name."""
+        """Return the options of each entry by its name, with the common ones merged in; a build without entries has the one
+        entry MAIN."""
         if not self.entries:
             return {MAIN: self}
         options_by_entry = dict[str, BuildOptions]()

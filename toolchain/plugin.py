@@ -1,7 +1,7 @@
-"""Define operators from outside the package: what the file of a plug-in declares (docs/plugins.md), and which are loaded.
+"""Define what the file of a plug-in declares (docs/plugins.md), and hold the plug-ins that are loaded.
 
-A plug-in's file holds a `Plugin` by the name PLUGIN. `toolchain.plugin_loading` reads it; nothing else of the toolchain opens
-such a file.
+A plug-in adds operators of ONNX from outside the package. Its file holds a `Plugin` by the name PLUGIN. Only
+`toolchain.plugin_loading` opens such a file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ OPSET = 21  # of ONNX, in which steps are written (docs/frontend.md)
 
 
 class Operator:
-    """An operator of ONNX that a plug-in defines. A subclass is a frozen dataclass, whose fields are the attributes.
+    """The base of an operator of ONNX that a plug-in defines. A subclass is a frozen dataclass, whose fields are the
+    attributes.
 
     `DOMAIN`: its domain in ONNX.
-    `NAME`: its ONNX name. By default it is the name of the class.
+    `NAME`: its ONNX name; empty: the name of the class.
     `DOMAIN_VERSION`: the newest version of the domain in which the operator means this. Models that import a newer are refused.
 
     A field has a type of int, float, str, tuple[int, ...] or tuple[float, ...]; without a default the attribute is required.
-    The parameters of `compute` are the inputs; those with a default may be absent. `infer` and `steps` take the same ones.
+    The parameters of `compute` are the inputs; those with a default may be absent. The methods `infer` and `steps` take the
+    same ones.
     """
 
     DOMAIN: ClassVar[str]
@@ -57,7 +59,8 @@ class Operator:
 class Example:
     """A case on which `--check-plugin` checks an operator.
 
-    `inputs`: an array is a constant, a shape is a float32 input of random values.
+    `operator`: an instance with the attributes to check.
+    `inputs`: an array is a constant, a shape is a float32 input of random values, None is an absent input.
     `least_db`: SQNR that each output must reach on a machine that runs it, in dB.
     `low`, `high`: limits of the random values.
     """
@@ -108,7 +111,8 @@ class Steps(StepBuilder):
         return self.types[name].shape
 
     def constant(self, value: float | Sequence[float] | Array) -> str:
-        """Return the name of a new constant. Integers in a list are int64, all other Python numbers float32."""
+        """Define a constant and return its name. Integers in a list are int64, all other Python numbers float32; arrays keep
+        their type."""
         return self.define_constant(f"{self.prefix}/constant_{len(self.constants)}", value)
 
     def add(self, op_type: str, *inputs: Operand, outputs: int = 1, **attributes: Any) -> Any:
@@ -150,7 +154,7 @@ _LOADED: dict[str, LoadedPlugin] = {}
 
 
 def get_plugins() -> dict[str, LoadedPlugin]:
-    """Return the plug-ins of this process by name, to which `toolchain.plugin_loading` adds."""
+    """Return the plug-ins of this process by name. It is the registry itself, to which `toolchain.plugin_loading` adds."""
     return _LOADED
 
 
@@ -169,7 +173,8 @@ def find_operator(domain: str, op_type: str) -> tuple[LoadedPlugin, type[Operato
 
 
 def find_rule(domain: str, op_type: str) -> Any:
-    """Return the rule by which a plug-in's operator has its own tiles, None where it has none."""
+    """Return the rule by which a plug-in's operator has its own tiles; None where it has none or no plug-in defines the
+    operator."""
     definition = find_operator(domain, op_type)
     return None if definition is None else definition[0].plugin.rules.get(definition[1])
 

@@ -1,4 +1,4 @@
-"""Load plug-ins: read the user's file, check what it declares, and add its operators to the tables of the toolchain.
+"""Load plug-ins: run the user's file, check what it declares, and add its operators to the tables of the toolchain.
 
 A plug-in stays loaded for as long as the process runs. Nothing is loaded that a caller has not named.
 """
@@ -41,12 +41,18 @@ _FIELD_TYPE_TEXT = "int, float, str, tuple[int, ...] or tuple[float, ...]"
 
 
 def load_plugins(names: Iterable[str]) -> tuple[LoadedPlugin, ...]:
-    """Load plug-ins: files, or names of entry points. Raise CompileError for one that cannot be used."""
+    """Load plug-ins in order and return them; names are files, or entry points of installed packages.
+
+    Raise CompileError for one that cannot be used.
+    """
     return tuple(load_plugin(_file_of(name)) for name in names)
 
 
 def load_plugin(file: Path) -> LoadedPlugin:
-    """Load the plug-in of one file, once. Raise CompileError for a file that declares none, or one that cannot be used."""
+    """Load the plug-in of one file and return it. A file with the same bytes as a loaded one gives that one.
+
+    Raise CompileError for a file that declares none, or one that cannot be used.
+    """
     try:
         data = read_limited(file, YAML_BYTES)
     except OSError as fault:
@@ -68,7 +74,7 @@ def load_plugin(file: Path) -> LoadedPlugin:
 
 
 def unload_plugin(name: str) -> None:
-    """Forget a plug-in and all that it added."""
+    """Remove a plug-in and all that it added from the tables. Raise KeyError where none of this name is loaded."""
     loaded = get_plugins().pop(name)
     remove_operations(loaded.owned)
     remove_integer_operators(loaded.owned)
@@ -79,7 +85,10 @@ def unload_plugin(name: str) -> None:
 
 @contextmanager
 def blame_plugins() -> Iterator[None]:
-    """Turn faults that arise in the tiles or machine operations of a plug-in, or may come of them, into a CompileError."""
+    """Turn faults of the block that arise in a plug-in's tiles or machine operations, or may come of them, into a CompileError.
+
+    A ToolchainError and a MemoryError pass. So does any fault where no loaded plug-in has tiles or machine operations.
+    """
     try:
         yield
     except (ToolchainError, MemoryError):
@@ -97,6 +106,7 @@ def blame_plugins() -> Iterator[None]:
 
 
 def _call(file: Path, where: str, function: Any, *arguments: Any) -> Any:
+    """Call a function of the user's file. Whatever it raises becomes a CompileError that begins with `where`."""
     return call_user(file, where, f"mend {file}", function, *arguments)
 
 
@@ -149,6 +159,7 @@ def _find_form_fault(plugin: Plugin) -> str | None:
 
 
 def _find_operator_fault(operator: Any) -> str | None:
+    """Return why a class cannot be used as an operator, None where it can."""
     if not (inspect.isclass(operator) and issubclass(operator, Operator)):
         return f"{operator!r} among the operators is no class derived from Operator"
     name = operator_name(operator)
@@ -184,6 +195,7 @@ def _find_field_fault(operator: type[Operator]) -> str | None:
 
 
 def _find_example_fault(index: int, example: Example, plugin: Plugin) -> str | None:
+    """Return what is wrong with an example, None where nothing is."""
     if type(example.operator) not in plugin.operators:
         return f"example {index}: its operator {example.operator!r} is no instance of a class among PLUGIN's operators"
     if not isinstance(example.inputs, (tuple, list)):
@@ -201,7 +213,10 @@ def _is_example_input(value: Any) -> bool:
 
 
 def _register(loaded: LoadedPlugin, module: ModuleType) -> LoadedPlugin:
-    """Add the plug-in's operators to all tables, or to none. Raise CompileError where a name is taken."""
+    """Add the plug-in's operators to all tables, or to none, and return it with their names.
+
+    Raise CompileError where a name is taken, or a machine operation has no function that computes it.
+    """
     classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
     operations = [c for c in classes if issubclass(c, MachineOp) and not c.ABSTRACT]
     operators = [c for c in classes if issubclass(c, NpuOp) and not inspect.isabstract(c)]

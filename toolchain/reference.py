@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command on these arguments, None: the process's own, and exit with 2 where something is refused."""
     parser = argparse.ArgumentParser(
         prog="python -m toolchain.reference", usage="%(prog)s MODEL --output FILE [options]", description=__doc__
     )
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> None:
+    """Run the integer reference on one sample and write the outputs and what is left of states."""
     from toolchain.foundation.atomic_files import write_atomically
     from toolchain.runtime import Session
 
@@ -65,7 +67,10 @@ def _run(parsed: argparse.Namespace) -> None:
 
 
 def _sources(parsed: argparse.Namespace) -> dict[str, Paths]:
-    """Return the files that `_container` reads. Raises CompileError: options that do not go with this kind of model."""
+    """Return the files that `_container` reads, by what a message calls them.
+
+    Raise CompileError for options that do not go with this kind of model.
+    """
     options = {"--hw": parsed.hw, "--calib": parsed.calib, "--quant": parsed.quant, "--shape": parsed.shape}
     if parsed.model.suffix != ".onnx":
         unused = next((name for name, value in options.items() if value), None)
@@ -85,6 +90,7 @@ def _sources(parsed: argparse.Namespace) -> dict[str, Paths]:
 
 
 def _container(parsed: argparse.Namespace) -> Path | Container:
+    """Return the compiled file's path, or build the ONNX model and return its container."""
     if parsed.model.suffix != ".onnx":
         return parsed.model
     from toolchain.api import BuildOptions, build

@@ -1,7 +1,7 @@
 """Define the command npu-hw, with a subcommand for each thing to do with machine descriptions.
 
-Subcommands check, show, list, compare and upgrade machine files, print their schema, instruction table, manual, C header and
-Verilog package, write conformance vectors, and copy examples.
+Subcommands check, show, list, compare and upgrade machine files. Others print their schema, instruction table, manual, C header
+and Verilog package, write conformance vectors, and copy examples.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def sim_command(
 class SimRequest:
     """A request to run a compiled file.
 
-    `entry`: one of its sets of input shapes; None: the only one, or by the inputs.
+    `entry`: one of its sets of input shapes; None: the only one.
     `hw`: the machine that the file must be for; None: any.
     `bases`: addresses of areas of DRAM, by name.
     `without`: terms of the machine's time that cost nothing.

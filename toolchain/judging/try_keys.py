@@ -102,8 +102,8 @@ class KeyTrials:
         ]
 
     def _find_option(self, layer: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the option or key that would keep bytes on the chip, with a clause on them; None where the layer does not wait
-        for DRAM."""
+        """Return the option or key that keeps bytes on the chip, with a clause on them; None where the layer does not wait for
+        DRAM."""
         moved = sum(layer["traffic"].get("dram", {}).get(kind, 0) for kind in ("read_bytes", "write_bytes"))
         least, chip = layer["bounds"]["dram_bytes"], self._container.machine.chip
         channels = {unit.name for unit in chip.of_kind("dma")}
