@@ -171,7 +171,6 @@ class CompiledNetwork:
 
 def ignore_progress(*_: Any) -> None:
     """Do nothing with any arguments; it is the default of callbacks."""
-    return None
 
 
 def select_model(

@@ -1,8 +1,8 @@
 """Warn of bytes that a program writes or holds and nothing reads.
 
 The session adds the warnings to a run. The simulator finds such bytes (`DeadStore`). Bytes that a network itself drops are not
-counted here. Examples are the rows after the last window of a pool, elements that a Slice leaves out, and pixels that strides
-skip in a box that is loaded whole.
+counted here. Examples are the rows after the last window of a pool, and elements that a Slice leaves out. Pixels that strides
+skip in a box that is loaded whole are not counted, either.
 """
 
 from __future__ import annotations
