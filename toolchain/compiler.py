@@ -139,6 +139,7 @@ class CompiledNetwork:
 
     @property
     def plans(self) -> tuple[PlannedRegion, ...]:
+        """Return the plans of the regions in order."""
         return tuple(compiled_region.plan for compiled_region in self.planned.values())
 
     @property
@@ -208,7 +209,7 @@ def compile_model(
 ) -> CompiledNetwork:
     """Compile a quantized network to programs, without running them.
 
-    States become circular buffers where that costs least; else they are copied.
+    States become circular buffers where that costs less.
 
     `selection`: as `select_model` returned it, perhaps selected anew by repair.
     `level`: optimization level, 0 to 3.

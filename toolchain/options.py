@@ -63,7 +63,7 @@ class BuildOptions:
     Planning:
     `level`: from 0 to 3, as -O.
     `goal`: the objective of planning, and the bytes of SRAM to plan within.
-    `schedule`: a file of schedules for layers.
+    `schedule`: a file of schedules for regions.
     `sram_curve`: also plan for other sizes of the SRAM.
     `time_limit_s`: seconds after which searches for plans end. `search_steps`: steps after which they end, on any machine.
     `blocks_alike`: identical blocks of layers are quantized as one.

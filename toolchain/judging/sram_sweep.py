@@ -52,6 +52,7 @@ class SramSweep:
 
     @property
     def as_json(self) -> list[dict[str, int]]:
+        """Return the points as in the JSON report."""
         return [asdict(point) for point in self.points]
 
     @property

@@ -44,6 +44,7 @@ class KeyTrial:
 
     @property
     def as_json(self) -> dict[str, Any]:
+        """Return the trial as in the JSON report."""
         return {"key": self.change.key, "before": self.change.before, "after": self.change.after, "cycles": self.cycles}
 
 

@@ -46,6 +46,8 @@ class Channels:
     """
 
     def __init__(self, graph: OnnxGraph, carrying: Callable[[OnnxNode], bool] = anywhere):
+        """Go through the graph once, give each tensor a pattern of channel numbers, and merge those that must carry one
+        factor."""
         self.roles: dict[str, Roles] = {}
         self._patterns: dict[str, Array] = {}
         self._above: list[int] = []  # of channels that are one
@@ -121,6 +123,7 @@ class _Connected:
         self._torn = set[str]()
 
     def root(self, name: str) -> tuple[str, Fraction | None]:
+        """Return the tensor that stands for all connected ones, and the power; None where different powers are demanded."""
         top, power = self._find_root(name)
         return top, None if top in self._torn else power
 
@@ -143,6 +146,7 @@ class _Connected:
 
 
 def _find_weighted_roles(node: OnnxNode, graph: OnnxGraph, patterns: dict[str, Array]) -> Roles:
+    """Return the roles of a node whose constants take factors; no role for every other node."""
     kind, inputs = node.op.op_type, node.inputs
     if len(inputs) < 2 or inputs[0] in graph.constants or any(n and n not in graph.constants for n in inputs[1:]):
         return Roles()

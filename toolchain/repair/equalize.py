@@ -178,6 +178,7 @@ class _Peaks:
         self._others = tuple(axis for axis, d in enumerate(shape) if d == 1)
 
     def update(self, x: Array) -> None:
+        """Add the peaks of one sample."""
         sample_peaks = np.maximum(x.max(self._others), -x.min(self._others)).ravel()
         self.peaks = sample_peaks.astype(np.float64) if self.peaks is None else np.maximum(self.peaks, sample_peaks)
 

@@ -122,6 +122,7 @@ class Network:
 
     @property
     def chip(self) -> Chip:
+        """Return the machine's chip."""
         return self.machine.chip
 
     def override_types(self, overrides: Sequence[str]) -> Network:
@@ -187,7 +188,7 @@ class Network:
         return replace(network, model=model).host(repaired, BY_REPAIR)
 
     def with_types(self, types: Mapping[str, CodeType]) -> Network:
-        """Return the network with these types of the model's tensors. Types that the network has already win.
+        """Return the network with these types of the model's tensors. Those that `types` has already win.
 
         Operators that are computed in steps get the steps that codes of this type take. Tensors that the model lacks are passed
         over.

@@ -90,6 +90,7 @@ class _Search:
     _trials: int = 0
 
     def run(self) -> Choice:
+        """Return the observer of each tensor."""
         numerics = self.network.chip.numerics
         ranges: dict[ObserverName, dict[str, Range]] = {o: self.observations.ranges(o, numerics) for o in OBSERVERS}
         spared: Choice = dict.fromkeys(list_inner_tensors(self.network.model), default_observer(numerics))

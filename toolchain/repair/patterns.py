@@ -68,6 +68,7 @@ _Rule = Callable[[OnnxNode, OnnxGraph, list[Array], Merge], Array | None]
 
 
 def _rule(node: OnnxNode, graph: OnnxGraph) -> _Rule | None:
+    """Return the rule of a node's operator, None where the node is not homogeneous in its activations."""
     kind, constant = node.op.op_type, [n in graph.constants for n in node.inputs]
     if node.op.domain not in ("", "ai.onnx") or (constant[0] and kind not in (*SUMS, "Mul")):
         return None

@@ -220,6 +220,8 @@ class _Attempt:
         return {} if self.verdict is None else self.verdict.losses(best, plain)
 
     def make_result(self, step: str, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
+        """Return the record of the attempt. objection: why it is not kept, None where it is; spared: number of layers left as
+        before."""
         after = None if self.verdict is None else self.verdict.decibels
         notes, gains = ((), ()) if self.outcome is None else (self.outcome.notes, self.outcome.gains)
         spared_note = (

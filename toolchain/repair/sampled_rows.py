@@ -119,6 +119,8 @@ def _find_sliced_layers(network: Network, quantization: Quantization) -> set[str
 
 
 def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int, other: str | None) -> SampledRows:
+    """Return the plan for a layer: so many places that its Hessian is more than noise, within _LAYER_BYTES. other: the addend's
+    tensor."""
     _, kh, kw, inner = network.graph.constants[node.inputs[1]].shape
     row_bytes = 4 * kh * kw * inner * op.groups
     rows = max(1, min(max(_FEWEST_ROWS, _ROWS_EACH * kh * kw * inner), _LAYER_BYTES // row_bytes))
@@ -152,6 +154,7 @@ def _sums(graph: Graph) -> dict[str, str]:
 
 
 def _sample_addend_rows(place: SampledRows, other: str, network: Network, samples: int) -> SampledRows:
+    """Return the plan for the addend of a layer's output, at the same places."""
     shape = network.graph.types[place.node.outputs[0]].shape
     window, size_bytes = ConvolutionWindow((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1), 4 * place.most * samples * shape[3]
     tensor, moves = _way(other, network.graph, network.origins)

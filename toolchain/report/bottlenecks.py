@@ -79,6 +79,7 @@ def _by_layer(region: Region, flow: InstructionStream) -> list[list[MachineOp]]:
 
 
 def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+    """Return the sentences that follow from the operator and its own operations: cuts, rates of tables, chains of pools."""
     if isinstance(node.op, MoveOp) and not ops:
         return ["nothing to move: what is beside it reads or writes it where it lies"]
     deep = [op for op in ops if isinstance(op, Depthwise)]

@@ -68,6 +68,7 @@ def _entry_lines(figures: Mapping[str, Any], by_entry: Mapping[str, Mapping[str,
 
 
 def _lines(figures: Mapping[str, Any]) -> list[str]:
+    """Return the lines on one set of input shapes: headline, memory, longest layers, host, accuracy."""
     lines = [f"{figures['name']} on {figures['machine']}: {_headline(figures)}"]
     if figures["layers"]:
         moved = figures["dram_read_bytes"] + figures["dram_write_bytes"]

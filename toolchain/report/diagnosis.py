@@ -53,10 +53,12 @@ class _Shares:
 
     @property
     def rest(self) -> float:
+        """Return the share that clipped values, rounded values and weights leave, at least 0."""
         return max(self.total - self.clipped - self.rounded - (self.weights or 0.0), 0.0)
 
     @property
     def largest(self) -> str:
+        """Return the name of the largest share."""
         parts = {"clipped": self.clipped, "rounded": self.rounded, "weights": self.weights or 0.0, "rest": self.rest}
         return max(parts, key=lambda k: parts[k])
 

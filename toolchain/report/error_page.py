@@ -92,6 +92,7 @@ def _lines(rows: Sequence[LayerError], width: int) -> list[tuple[str, ...]]:
 
 
 def _cells(row: LayerError, width: int, count: int) -> tuple[str, ...]:
+    """Return the cells of one line, under _HEADERS. count: number of steps of a sequence that the line stands for."""
     levels = (row.effect_db, row.alone_db, row.own_db, row.weights_db, row.activations_db, row.accumulated_db)
     clipped = percent(row.clipped_share) if row.clipped_share else ""
     name = row.layer if row.layer is not None else "-"

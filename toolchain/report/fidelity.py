@@ -138,6 +138,7 @@ class FidelityPart(Fidelity):
         return [part for part in self.weak if not self._slice(part).holds_nothing]
 
     def _slice(self, part: TensorSlice) -> FidelityPart:
+        """Return a slice as a part of its own, with the figures that are known of it."""
         return FidelityPart(
             part.label(self.name),
             part.sqnr_db,
@@ -385,7 +386,8 @@ def _measure_means(session: FloatSession, measured: Measured, samples: Iterable[
 def find_scores(graph: OnnxGraph) -> frozenset[str]:
     """Return the tensors that hold scores from 0 to 1: results of Sigmoid, HardSigmoid and Softmax, and products of scores.
 
-    A tensor that is copied or joined from one with scores counts too, also where it holds other values beside them.
+    A score times a constant is a score too. A tensor that is copied or joined from one with scores counts also where it holds
+    other values beside them.
     """
     scores = set[str]()
     for node in graph.nodes:
@@ -438,6 +440,8 @@ def _list_indices(part: FidelityPart) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[OutputOperand]]) -> list[_Operand]:
+    """Return the operands of the Concats in `parts` that the integer graph has; one tensor at several of them is a step of a
+    sequence."""
     joins = [n for n in graph.nodes if isinstance(n.op, IntegerConcat) and n.name in parts]
     located_parts = [(n, i, graph.origins[n.inputs[i]].tensor, part) for n in joins for i, part in enumerate(parts[n.name])]
     steps = Counter(name for name, _ in {(name, part.tensor) for _, _, name, part in located_parts})

@@ -108,6 +108,7 @@ class TriedAdvice:
 
     @property
     def gain_db(self) -> float:
+        """Return the gain of the worst part in dB."""
         return self.after_db - self.before_db
 
     @property

@@ -43,6 +43,7 @@ class _Alone:
     part: Callable[[Sequence[str]], FloatSubmodel]
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
+        """Yield the one submodel that computes the named tensors."""
         yield self.part(names)
 
 
@@ -62,8 +63,7 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
 
     A model without its file (`source` None) is returned unchecked. Where onnxruntime does not run the file, the model is
     returned with `source` None, and a note says so. Other notes name outputs that are NaN in the file alone, and outputs that
-    differ only on inputs whose squares float32 does not hold. The check also decides, for the whole process, whether later
-    sessions may run optimized (`trust_optimizer`).
+    differ only on inputs whose squares float32 does not hold.
 
     Raise InternalError where an output of the file and of the canonical form differ by more than float's rounding.
     """
@@ -100,7 +100,10 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
 
 
 def _compare_optimized(model: NormalModel, names: Sequence[str], sample: Sample) -> None:
-    """Run the file with onnxruntime's optimizer too, and trust the optimizer from now on only where no output changes."""
+    """Run the file with onnxruntime's optimizer too, on the first sample. A change of its outputs becomes a note of the build.
+
+    Where nothing changes, later sessions of the build do not compare again.
+    """
     trust_optimizer(False)
     session = FloatSession(_file(model), names)
     session.run(sample)

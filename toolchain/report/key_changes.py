@@ -149,6 +149,8 @@ def list_changes(chip: Chip, cause_cycles: CauseCycles) -> list[KeyChange]:
 def _make_changes(
     chip: Chip, section: tuple[str, ...], keys: Sequence[tuple[str, _Change]], unit: Unit | None = None
 ) -> list[KeyChange]:
+    """Return the changes of these keys of a section that the machine's values allow. unit: the unit of the section, for implied
+    values."""
     values, changes = chip.model_dump(mode="json"), list[KeyChange]()
     for key, change in keys:
         path = (*section, *key.split("."))

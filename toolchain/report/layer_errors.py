@@ -100,7 +100,8 @@ class ErrorNetwork:
 
     @cached_property
     def masks(self) -> frozenset[str]:
-        """Return the tensors of the user's model in which minus infinity stands for a masked value."""
+        """Return the tensors of the model, before operators are decomposed, in which minus infinity stands for a masked
+        value."""
         divided = self.model.divided
         return find_masked_tensors(self.model.proto if divided is None else divided.original_model)
 
@@ -208,6 +209,7 @@ class _Sink:
     state: _Pass
 
     def update(self, x: Array) -> None:
+        """Hand on the values of one sample."""
         self.state.receive_tensor(self.name, x)
 
 

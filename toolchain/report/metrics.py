@@ -29,7 +29,8 @@ from toolchain.report.traffic import count_traffic, together, traffic_figures
 
 
 def collect_metrics(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
-    """Return the metrics of a build as a dict of `BuildFigures`, without those of nodes and accuracy.
+    """Return the metrics of a build as a dict with keys of `BuildFigures`: those of the run and its bounds; judging adds the
+    others.
 
     `simulations`: a run with times for each segment, in order; None for a host subgraph.
     """

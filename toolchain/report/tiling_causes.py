@@ -20,7 +20,7 @@ from toolchain.ops.kit.operator import Layer
 
 
 def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any], ended: Sequence[MachineOp]) -> list[str]:
-    """Return the reasons why a convolution was cut into instructions; empty where one instruction computes it.
+    """Return the reasons why a convolution was cut into instructions, or runs its groups one by one; the list may be empty.
 
     `node`: a node with an IntegerConvolution.
     `ops`: operations of the array that compute it, at least one.

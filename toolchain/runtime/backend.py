@@ -103,7 +103,7 @@ class Backend(Protocol):
     observes: bool
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        """Return the program ready to run. A backend that supports `timing` or `check` not ignores it.
+        """Return the program ready to run. A backend ignores `timing` or `check` where it does not support it.
 
         `timing`: cycles are requested.
         `check`: breaches of the machine's rules are to be refused.

@@ -51,7 +51,7 @@ class Simulator:
         self.merges = merges
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
-        """Return the program ready to run. Raise ProgramError at its first run where `check` finds a broken rule."""
+        """Return the program ready to run. Its first run raises ProgramError where `check` finds a broken rule."""
         return _Simulated(program, timing, check, self.merges)
 
 
@@ -69,6 +69,7 @@ class _Simulated:
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
+        """Run the program on `dram`, which is changed, and return the result."""
         with self._preparing:  # once, whichever thread comes first
             prepared = self._prepared = self._prepared or self._prepare(progress)
             plain = until is not None or observe is not None
@@ -137,6 +138,7 @@ class Reference:
     reads_constants = False
 
     def load(self, program: Program, *, timing: bool, check: bool) -> LoadedProgram:
+        """Return the program ready to run; `timing` and `check` have no effect."""
         return ReferenceProgram(program)
 
 

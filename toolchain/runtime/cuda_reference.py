@@ -44,6 +44,7 @@ class _CudaProgram:
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
+        """Run the program as `ReferenceProgram.run` does. Raise CompileError for exceptions of CuPy."""
         with _report_cupy_faults():
             return self._program.run(dram, until=until, observe=observe, progress=progress)
 

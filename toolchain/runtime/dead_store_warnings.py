@@ -179,6 +179,7 @@ def _mark(layer: Layer, read: Masks) -> None:
 
 
 def _mark_tiled(layer: Layer, read: Masks) -> None:
+    """Mark the elements that a layer with tiles reads: those that its windows reach, and all of its other operands' boxes."""
     windows, slid = windows_of(layer), layer.node.inputs[0]
     if windows is not None:
         (vertical, height), (horizontal, width) = windows

@@ -157,6 +157,7 @@ class _Contents:
         yield from self._buffers()
 
     def _port(self, kind: str, port: Port) -> dict[str, Any]:
+        """Return the record of a port."""
         port_owners = self._owners[Space.DRAM][port.address : port.address + port.size_bytes]
         written = {"written_bytes": int((port_owners != _NEVER).sum())} if kind != "input" else {}
         return {
@@ -181,6 +182,7 @@ class _Contents:
         return {**tensor_name._asdict(), "name": tensor}
 
     def _tensor(self, layer: int, result: LayerResult) -> dict[str, Any]:
+        """Return the record of a layer's tensor, with how many of its bytes the layer has written and still hold."""
         kind = self._container.graph.types[result.tensor]
         byte_owners = self._bytes(self._place(result))
         return {

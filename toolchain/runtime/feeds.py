@@ -50,6 +50,7 @@ def convert_feeds(inputs: Sequence[IoType], feeds: Any) -> Mapping[str, Any]:
 
 
 def _convert(name: str, value: Any, dtype: str | None) -> Any:
+    """Return one feed as an array. dtype: type of its input, None for an unknown name, whose value is returned as it is."""
     if dtype is None:
         return value
     if is_sequence(value):

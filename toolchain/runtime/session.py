@@ -360,8 +360,7 @@ class Session:
     ) -> list[np.ndarray]:
         """Run the model and return arrays in the order of `output_names`.
 
-        `output_names`: names of outputs, or of states, which give the values after the run; None or empty: all outputs without
-          states.
+        `output_names`: names of outputs, among them those that states leave; None or empty: all outputs but those of states.
         `feeds`: an array for each input. A state that is fed begins this run; others go on from the run before.
         `run_options`: onnxruntime's, for host subgraphs.
         Raise CompileError for wrong names, shapes or types, where a host subgraph cannot run, and where `run_options` ask to

@@ -248,6 +248,7 @@ class _RegionWatch:
         wrong: np.ndarray,
         memory: Sequence[np.ndarray],
     ) -> str:
+        """Return a sentence on the first wrong byte that an operation wrote. wrong: bool, its wrong bytes in the target."""
         at = int(wrong.argmax())
         address = target.base + at
         name, element = self._graph.shown(result.tensor), self._element(index, result, address)

@@ -77,6 +77,7 @@ def out_of_memory_result(job: Job) -> Result:
 
 
 def _build(job: Job) -> Result:
+    """Build the point and return its result with the report; it raises what the build raises."""
     from toolchain.api import build
     from toolchain.report.build_text import build_text
 

@@ -95,6 +95,7 @@ class _Server:
         remote.close()
 
     def is_alive(self) -> bool:
+        """Return whether the server's process still runs."""
         return self._process.poll() is None
 
     def run(self, job: Job) -> Result:

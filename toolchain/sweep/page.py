@@ -75,6 +75,7 @@ class _Reports:
 
 
 def _network_section(network: str, run: SweepRun, objectives: Sequence[Objective], reports: _Reports) -> Iterator[str]:
+    """Yield the HTML of one network: pictures, front, other points, reports."""
     front = run.front(network, objectives)
     front_keys = {row.key for row in front}
     built_rows = [row for row in run.rows if row.point.network == network and row.result.status == "built"]

@@ -61,8 +61,8 @@ class Store:
         return Result(status, reason, json.loads(metrics), "", cpu_seconds)
 
     def add(self, job: Job, result: Result) -> None:
-        """Store a result in the place of an earlier one of the same key. It is on disk after at most a second's further
-        results, or `commit`."""
+        """Store a result in the place of an earlier one of the same key. It is on disk with the next commit, about one a
+        second."""
         report = zlib.compress(result.report.encode(errors="backslashreplace"))
         values = (job.key, result.status, result.reason, json.dumps(result.metrics), report, result.cpu_seconds)
         with self._as_faults():

@@ -48,14 +48,17 @@ class MinTraffic:
 
     @property
     def read_bytes(self) -> int:
+        """Return the bytes read from DRAM by all layers, those that come again included."""
         return sum(self.constants) + sum(self.inputs) + sum(self.again)
 
     @property
     def write_bytes(self) -> int:
+        """Return the bytes written to DRAM by all layers."""
         return sum(self.outputs)
 
     @property
     def total_bytes(self) -> int:
+        """Return the bytes read and written."""
         return self.read_bytes + self.write_bytes
 
 

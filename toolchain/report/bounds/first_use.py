@@ -187,6 +187,8 @@ def _product_boxes(layer: Layer, box: ElementBox) -> dict[str, ElementBox | None
 
 
 def _find_moved_boxes(layer: Layer, box: ElementBox) -> dict[str, ElementBox | None]:
+    """Return the boxes of activations that a box of a data-movement operator's output is made of; empty where nothing is
+    known."""
     op, inputs = layer.node.op, layer.node.inputs
     shape = layer.input_type(0).shape
     if isinstance(op, Reshape):

@@ -140,6 +140,7 @@ def reads_of(layer: Layer) -> Mapping[str, Read]:
 
 
 def _read_window(layer: Layer, mixes: bool) -> Read:
+    """Return the read of the first input of a window operator. mixes: each output is made of all channels."""
     axes = windows_of(layer)
     assert axes is not None
     samples, _, _, channels = layer.input_type(0).shape
@@ -148,6 +149,7 @@ def _read_window(layer: Layer, mixes: bool) -> Read:
 
 
 def _read_pointwise(layer: Layer, name: str) -> Read:
+    """Return the read of an operand at the same place as the output, broadcast where it is smaller."""
     kind, shape = layer.types[name], layer.output.shape
     same = kind.shape == shape
     return Read(kind.elements, True, same, False, same or kind.shape[-1:] == shape[-1:], same)
@@ -160,6 +162,7 @@ def _product(layer: Layer, name: str, mixes: bool) -> Read:
 
 
 def _read_moved(layer: Layer) -> dict[str, Read]:
+    """Return the reads of a data-movement operator; empty for an unknown one."""
     op, inputs = layer.node.op, layer.node.inputs
     elements = [layer.types[n].elements for n in inputs]
     last = len(layer.output.shape) - 1
