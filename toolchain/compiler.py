@@ -463,5 +463,6 @@ def make_cycle_counter(level: int) -> CycleCounter:
 
 
 def _count_cycles(level: int, network: Network, quantization: Quantization) -> int:
+    """Compile the network and return its expected cycles."""
     plan = compile_model("trial", network.model, network.selection, network.machine, quantization, level)
     return plan.expected_cycles

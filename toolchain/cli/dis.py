@@ -106,6 +106,7 @@ def replace_programs(container: Container, text: str) -> Container:
 
 
 def _region(region: Region, assembled: AssembledProgram) -> Region:
+    """Return a copy of the region with an assembled program and its layers."""
     return replace(region, program=assembled.program, op_layers=assembled.layers)
 
 

@@ -88,6 +88,7 @@ def end_for_memory(fault: BaseException) -> NoReturn:
 
 
 def _tell_lack_of_memory(stderr_file: int) -> bool:
+    """Return whether what libraries printed tells of missing memory."""
     return tells_lack_of_memory(_read(stderr_file).decode(errors="replace"))
 
 

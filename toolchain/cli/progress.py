@@ -79,5 +79,7 @@ def format_progress(stage: str, done: int, total: int | None, elapsed_s: float, 
 
 
 def _describe(stage: str, done: int, total: int | None, left_s: float | None) -> str:
+    """Return the stage with how much of it is done and the time left, each where it is known. Stages of planning count
+    layers."""
     of_total = "" if total is None else f", layer {done} of {total}" if stage.startswith("plan ") else f", {done} of {total} done"
     return f"{stage}{of_total}" + ("" if left_s is None else f", about {left_s:.0f} s left")

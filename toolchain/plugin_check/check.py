@@ -171,10 +171,12 @@ def _check_builds(
 
 
 def _regions(built: Build) -> list[Region]:
+    """Return the parts of a build that run on the chip; empty where all is on the host."""
     return [s for s in built.container.segments if isinstance(s, Region)]
 
 
 def _reasons(built: Build) -> str:
+    """Return why nodes are on the host, as one text."""
     return "; ".join(dict.fromkeys(reason for _, _, reason in built.container.fallbacks)) or "no reason is given"
 
 
@@ -303,6 +305,7 @@ def _check_tilings(where: str, built: Build, within: Callable[[int], Build]) -> 
 
 
 def _words(built: Build) -> Sequence[bytes]:
+    """Return the program of each region as bytes."""
     return tuple(r.program for r in _regions(built))
 
 

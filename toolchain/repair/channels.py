@@ -97,6 +97,7 @@ class Channels:
         return dict(zip(names, np.split(index.ravel(), ends), strict=True)), used.size
 
     def _fresh(self, graph: OnnxGraph, name: str) -> Array:
+        """Return a pattern of new channel numbers for a tensor of which nothing is known."""
         shape, first = plain_shape(graph.types[name].shape), len(self._above)
         self._above += range(first, first + int(np.prod(shape)))
         return np.arange(first, len(self._above)).reshape(shape)
@@ -110,6 +111,7 @@ class Channels:
         return a
 
     def _top(self, number: int) -> int:
+        """Return the number that stands for all channels merged with this one."""
         while self._above[number] != number:
             number = self._above[number]
         return number

@@ -128,6 +128,7 @@ def _mean_and_error(gains: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _clamp_decibels(decibels: float) -> float:
+    """Return a level cut to FLOOR_DB to CEILING_DB; NaN counts as FLOOR_DB."""
     return FLOOR_DB if math.isnan(decibels) else min(max(decibels, FLOOR_DB), CEILING_DB)
 
 
@@ -207,6 +208,7 @@ class _Sequence:
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two states are equal but for the order of computation."""
     return a.shape == b.shape and np.allclose(a, b, rtol=0, atol=_SAME * float(np.abs(b).max(initial=0)))
 
 
@@ -254,6 +256,7 @@ class _Softmax:
 
 
 def _softmaxes(network: Network) -> list[_Softmax]:
+    """Return each Softmax that directly makes an output of the model."""
     model = network.model.undivided or network.model
     hosted = {n.outputs[0] for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp)}
     return [

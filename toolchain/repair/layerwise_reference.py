@@ -176,6 +176,7 @@ class _Values:
                 self.codes.pop(name, None)
 
     def _value(self, name: str, index: int, constants: Mapping[str, Array]) -> Array:
+        """Return the codes of a tensor on one sample, or the constant of this name."""
         return self.codes[name][index] if name in self.codes else constants[name]
 
 

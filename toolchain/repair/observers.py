@@ -56,6 +56,7 @@ def choose_observers(
 
 
 def _observe(network: Network, samples: Iterable[Sample], progress: Progress) -> ObservedRanges:
+    """Return what the samples show of each tensor, from which every observer's ranges follow."""
     model = network.model
     return observe_all(
         model.proto,
@@ -68,6 +69,7 @@ def _observe(network: Network, samples: Iterable[Sample], progress: Progress) ->
 
 
 def _adjusted(network: Network, seen: ObservedRanges, chosen: Choice) -> AdjustedRanges:
+    """Return the ranges that the chosen observers give, adjusted as calibration does."""
     model = network.model
     ranges = _mix_ranges({o: seen.ranges(o, network.chip.numerics) for o in set(chosen.values())}, chosen)
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
@@ -162,5 +164,6 @@ def _halves(names: list[str]) -> list[list[str]]:
 
 
 def _is_same_range(a: Range, b: Range) -> bool:
+    """Return whether both ends differ by at most 2 % of the larger span."""
     span = max(a.span, b.span)
     return abs(a.low - b.low) <= _SAME_RANGE * span and abs(a.high - b.high) <= _SAME_RANGE * span

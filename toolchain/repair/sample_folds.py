@@ -59,6 +59,8 @@ class Fold:
         return self._traits
 
     def __iter__(self) -> Iterator[Sample]:
+        """Yield the samples, from memory where all were stored, else from a new pass. A complete pass stores them if they are
+        small."""
         if self._sample_cache:
             yield from self._sample_cache
             return

@@ -232,6 +232,7 @@ class FloatRows:
         return layer_rows.all if isinstance(layer_rows, Rows) else self._rows(place, layer_rows).all
 
     def _rows(self, place: SampledRows, tensors: Sequence[Array]) -> Rows:
+        """Return the rows of a plan from the float tensors of all samples."""
         rows = Rows(place, place.samples)
         for index, x in enumerate(tensors):
             rows.put(x, index, 0)
@@ -242,6 +243,7 @@ class FloatRows:
         return min(place.size_bytes, self._tensor_bytes(place))
 
     def _tensor_bytes(self, place: SampledRows) -> int:
+        """Return the bytes of the plan's tensor in float32 over its samples."""
         return 4 * math.prod(place.shape) * place.samples
 
     def _compute(self) -> None:

@@ -140,6 +140,8 @@ class TypeTrials:
         return least
 
     def _is_within_budget(self, count: int) -> bool:
+        """Return whether the first groups may be wider within the budget of cycles; False where the machine cannot express
+        them."""
         try:
             return self.count_cycles(count) <= self._network.max_slowdown * self.count_cycles(0)
         except CompileError:  # the machine cannot express it

@@ -167,6 +167,7 @@ class _LayerData:
             self.addend_gap = real[0] - np.float32(quant.scale) * self._read(integer, other, live)[0]
 
     def _read(self, integer: Graph, place: SampledRows, live: Mapping[str, Sequence[Array]]) -> Array:
+        """Return float32[g, n, k] of the integer rows of a plan over all samples, less the zero point."""
         quant, rows = integer.types[place.read].quant, Rows(place, self.samples)
         assert quant is not None
         for index, codes in enumerate(live.get(place.read, ())):

@@ -97,6 +97,7 @@ class ScaleSearch:
         return chosen_rows(unchanged, weight, self._with_codes(moved, better))
 
     def _steps(self, weight: WeightQuant) -> tuple[Array, Array]:
+        """Return the step of each weight's code and the value of code 0, in the shape of the target."""
         each, least = weight.steps()
         return each.reshape(self.target.shape), least.reshape(self.target.shape)
 

@@ -61,6 +61,7 @@ def _shorten(line: str) -> str:
 
 
 def _entry_lines(figures: Mapping[str, Any], by_entry: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the lines on a file of several entries: a headline, and a line for each entry as far as they fit."""
     lines = [f"{figures['name']} on {figures['machine']}: {len(by_entry)} entries"]
     names = [*by_entry][: _LINES - 5]
     lines += [f"entry {name}: {_headline(by_entry[name])}; {_accuracy(by_entry[name])}" for name in names]
@@ -84,6 +85,7 @@ def _lines(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _headline(figures: Mapping[str, Any]) -> str:
+    """Return cycles, time, clock and MAC utilization as one clause."""
     if not figures["layers"]:
         return "nothing runs on the NPU"
     return (
@@ -93,6 +95,7 @@ def _headline(figures: Mapping[str, Any]) -> str:
 
 
 def _accuracy(figures: Mapping[str, Any]) -> str:
+    """Return the levels of the first three outputs as one line, with the samples that they are of."""
     judged_on = f"{format_count(figures['judged_samples'], 'sample')} {JUDGED_ON[figures['judged_on']]}"
     levels = ", ".join(f"{cut(part['name'], 32)} {_level(part)}" for part in figures["outputs"][:3])
     more = f" and {len(figures['outputs']) - 3} more" if len(figures["outputs"]) > 3 else ""

@@ -97,6 +97,7 @@ def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def _level(part: Mapping[str, Any]) -> float:
+    """Return the part's SQNR in dB: infinite where it is exact, -inf where it is not known."""
     return math.inf if part["exact"] else -math.inf if part["sqnr_db"] is None else part["sqnr_db"]
 
 
@@ -152,10 +153,12 @@ def traffic_text(figures: Mapping[str, Any]) -> str:
 
 
 def _part(value: float, total: float) -> str:
+    """Return a share in percent as text, `-` of nothing."""
     return f"{100 * value / total:.1f} %" if total else "-"
 
 
 def _share(stalls: Mapping[str, Any], cause: StallCause, name: str, cycles: int) -> str:
+    """Return the share of a cause in percent as text, `-` without cycles. For signals the longest-awaited unit follows."""
     cause_cycles = stalls.get(cause, 0)
     if cause is StallCause.SIGNAL and cause_cycles:
         return f"{100 * sum(cause_cycles.values()) / cycles:.1f} {max(cause_cycles, key=cause_cycles.__getitem__)}"

@@ -123,4 +123,5 @@ def _block(
 
 
 def _moves(node: Node) -> bool:
+    """Return whether a node keeps its values: it moves, joins or selects codes."""
     return same_scale(node.op) or isinstance(node.op, IntegerConcat | IntegerMaxPool)

@@ -64,6 +64,7 @@ class _Shares:
 
 
 def _shares(sums: LayerErrorSums, weights: float | None) -> _Shares:
+    """Return the shares of a block's noise. Without a signal any noise is an infinite share."""
     rounding_error, signal = sums.rounding_error, sums.rounding_error.signal
     if signal == 0:
         return _Shares(math.inf if sums.alone else 0.0, 0.0, 0.0, weights)

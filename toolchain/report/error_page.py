@@ -108,6 +108,7 @@ def _cells(row: LayerError, width: int, count: int) -> tuple[str, ...]:
 
 
 def _level(value: object) -> str:
+    """Return a level with one decimal; `exact` or `-inf` for an infinite one, `-` for none."""
     if not isinstance(value, float):
         return "-"
     return f"{value:.1f}" if math.isfinite(value) else "exact" if value > 0 else "-inf"

@@ -225,6 +225,7 @@ def _worst_first(rows: Sequence[LayerError]) -> Iterator[LayerError]:
 
 
 def _alone(row: LayerError) -> float:
+    """Return what sorts rows: the level that the layer leaves by itself, the worst first."""
     return row.alone_db
 
 
@@ -256,10 +257,12 @@ def _findings(
 
 
 def _with_cause(measurements: LayerMeasurements, row: LayerError, quantized: AdviceContext) -> LayerError:
+    """Return the row diagnosed, with its measured effect; a row with a cause comes back as it is."""
     return row if row.cause is not None else replace(diagnose(measurements, row.block, quantized), effect_db=row.effect_db)
 
 
 def _least(a: float | None, b: float | None) -> float | None:
+    """Return the lesser of two effects; None counts as unknown."""
     return min((v for v in (a, b) if v is not None), default=None)
 
 

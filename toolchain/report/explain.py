@@ -89,6 +89,7 @@ def _row(
 
 
 def _figures(layer: Mapping[str, Any]) -> Row:
+    """Return those figures of a layer that its nodes' rows have too."""
     return {key: layer[key] for key in _OF_A_LAYER}
 
 

@@ -166,6 +166,7 @@ class FidelityPart(Fidelity):
 
 
 def _finite(value: float | None) -> float | None:
+    """Return the figure; None for an infinite one and for NaN."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -429,6 +430,7 @@ def list_output_operands(
 
 
 def _hides_in_means(sums: _TensorSums) -> bool:
+    """Return whether something is called poor or low only where the means of channels count as no signal."""
     part, varying = (sums.part("", "", None, (), means) for means in (None, sums.parts))
     if any(p.judged_db < POOR_SQNR_DB <= p.sqnr_db for p in (varying, *varying.list_slices())):
         return True

@@ -249,6 +249,7 @@ class LayerError:
 
 
 def _finite(value: Any) -> Any:
+    """Return a value for JSON: None for a float that is not finite, a list for a tuple."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return list(value) if is_tuple(value) else value

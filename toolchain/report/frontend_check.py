@@ -276,10 +276,13 @@ def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) 
 
 
 def _step(dtype: str) -> float:
+    """Return the relative distance of neighbouring numbers of a float type, at least ROUNDING."""
     return max(ROUNDING, NEIGHBOURS.get(dtype, 0.0))
 
 
 def _round_sample(sample: Sample, step: float, rng: np.random.Generator) -> dict[str, Any]:
+    """Return the sample with its float inputs moved at random by about this relative step."""
+
     def moved(x: np.ndarray) -> np.ndarray:
         return np.asarray(x * (1 + step * rng.standard_normal(x.shape)), x.dtype) if x.dtype.kind == "f" else x
 

@@ -98,6 +98,7 @@ class Score:
 
 
 def _file_and_function(spec: str) -> tuple[str, str]:
+    """Return the file and the function of FILE.py:FUNCTION."""
     file, _, function = spec.rpartition(":")
     return file, function
 

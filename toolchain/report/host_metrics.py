@@ -65,6 +65,7 @@ def _crossings(container: Container) -> list[int]:
 
 
 def _read(segment: Region | HostSubgraph) -> Sequence[str]:
+    """Return the tensors of the model that a segment reads."""
     return segment.inputs if isinstance(segment, HostSubgraph) else [p.model for p in segment.inputs]
 
 
@@ -114,6 +115,7 @@ def _convolution(weights: int) -> Rule:
 
 
 def _count_transposed_macs(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """Return the products of a transposed convolution, whose weights are [ic, oc/g, ...]."""
     return math.prod(inputs[0]) * math.prod(inputs[1][1:])  # weights [ic, oc/g, ...]
 
 

@@ -67,10 +67,12 @@ def _twice(value: Any) -> Any:
 
 
 def _half(value: Any) -> Any:
+    """Return half of a number; whole numbers are rounded down."""
     return value / 2 if isinstance(value, float) else value // 2
 
 
 def _set_to(after: Any) -> _Change:
+    """Return a change to a fixed value, which is none where the key has it already."""
     return lambda value: None if value == after else after
 
 

@@ -62,6 +62,7 @@ def and_more(count: int) -> str:
 
 
 def _sum(group: list[Row], name: str) -> Row:
+    """Return the first row of a group with the sums of all."""
     sums = {key: _total([row[key] for row in group]) for key in _SUMMED if key in group[0]}
     return {**group[0], **sums, name: group[0][name] + and_more(len(group))}
 

@@ -108,6 +108,7 @@ def _mac_use(layer: Mapping[str, Any], peak: float) -> str:
 
 
 def _least(layer: Mapping[str, Any], what: str) -> str:
+    """Return a bound of the layer as text, `-` where it is not known."""
     return f"{layer['bounds'][what]:,}" if layer["bounds"] else "-"
 
 

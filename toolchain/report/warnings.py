@@ -259,6 +259,7 @@ def _has_weights(weights: np.ndarray) -> np.ndarray:
 
 
 def _first(named: str, count: int) -> str:
+    """Return the names with the number of those that are not named."""
     return named if count <= NAMED else f"{named} and {count - NAMED} more"
 
 

@@ -217,6 +217,7 @@ class Session:
 
     @classmethod
     def _restore(cls, data: bytes, options: Mapping[str, Any], states: StateValues) -> Session:
+        """Return a session of pickled bytes and options, with the states that its runs had left."""
         session = cls(data, **options)
         session._state_values = states
         return session
@@ -535,6 +536,7 @@ class Session:
             return self._programs(index)
 
     def _load_once(self, index: int) -> LoadedProgram:
+        """Return the region's program loaded by the backend, at the first call of any thread."""
         with self._loading:
             return self._loaded(index)
 
@@ -586,6 +588,7 @@ def _part_of(full_state: np.ndarray, state: State) -> np.ndarray:
 
 
 def _move_areas(container: Container, bases: Mapping[str, int]) -> Container:
+    """Return the container with areas of DRAM at other addresses; itself where none is given."""
     if not bases:
         return container
     from toolchain.codegen import relocate_container  # and the compiler's code that places areas
@@ -594,6 +597,7 @@ def _move_areas(container: Container, bases: Mapping[str, int]) -> Container:
 
 
 def _idealize_timing(container: Container, terms: Sequence[str]) -> Container:
+    """Return the container for a machine on which these terms of time cost nothing."""
     machine = container.machine
     return (
         replace(container, machine=replace(machine, chip=timing_terms.idealize_terms(machine.chip, terms)))

@@ -79,6 +79,7 @@ def _require_file(file: str, digest: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _digest_at(file: str, size_bytes: int, modified_ns: int) -> str:
+    """Return the digest of a file, computed again only where its size or time of change differ."""
     return file_digest(Path(file))
 
 

@@ -97,4 +97,5 @@ def _result_of(future: Any, address: str, distributed: Any) -> Result:
 
 
 def _lost(address: str) -> CompileError:
+    """Return the error for a scheduler that is gone."""
     return CompileError(f"--scheduler {address}: the connection is lost; what was built is stored, the same command goes on")

@@ -117,6 +117,7 @@ def _number(value: float | int | None) -> str:
 
 
 def _report(row: Row, reports: _Reports) -> str:
+    """Return the foldable report of a point, or a remark where the page is full."""
     text = reports.take(row.key)
     body = "<p>The page is full; the store has this report.</p>" if text is None else f"<pre>{escape(text)}</pre>"
     return f'<details id="r{row.key[:16]}"><summary>{escape(describe_point(row))}</summary>{body}</details>'

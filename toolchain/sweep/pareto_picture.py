@@ -74,6 +74,7 @@ def _legend(front: int, drawn: int, others: int) -> str:
 
 
 def _value(row: Row, objective: Objective) -> float:
+    """Return the metric of an objective with its own sign; 0 where the build lacks it."""
     return float(row.result.metrics[objective.metric] or 0.0)
 
 

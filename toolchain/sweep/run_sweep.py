@@ -106,6 +106,7 @@ class Evaluator:
             yield job, result
 
     def _advance(self, count: int) -> None:
+        """Count evaluated points and report the progress."""
         self.done += count
         self.progress("build", self.done, self.total)
 
@@ -176,6 +177,7 @@ def search_network(
 
 
 def _suggest_point(trial: Any, sweep: Sweep, network: str) -> Point:
+    """Return the point that a trial of optuna draws for a network."""
     names = list(sweep.machines)
     index = int(trial.suggest_categorical("machine", range(len(names)))) if len(names) > 1 else 0
     machine = names[index]
@@ -213,4 +215,5 @@ def find_front(values: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Return whether `a` is at most as large as `b` in every objective and smaller in one."""
     return all(x <= y for x, y in zip(a, b)) and any(x < y for x, y in zip(a, b))

@@ -181,6 +181,7 @@ def _locate_machine(machine: MachineSection, folder: Path) -> MachineSection:
 
 
 def _locate_network(network: NetworkSection, folder: Path) -> NetworkSection:
+    """Return a network whose files have absolute paths."""
     names = {name: getattr(network, name) for name in _FILE_KEYS}
     located = {name: _locate_spec(spec, folder) for name, spec in names.items() if spec is not None}
     return network.model_copy(update=located)

@@ -171,6 +171,7 @@ class _Flow:
                 self._residual[b][a] += amount
 
     def _open(self, start: int, end: int, most: float) -> None:
+        """Add capacity to the edge from `start` to `end`, and its reverse edge."""
         self._residual[start][end] = self._residual[start].get(end, 0) + most
         self._residual[end].setdefault(start, 0)
 
