@@ -34,13 +34,13 @@ from toolchain.isa import Machine, load_machine
 from toolchain.judging.evaluation_data import (
     BuildData,
     calibration_in_other_shapes,
+    choose_evaluation_data,
     data_in_other_shapes,
     evaluation_warnings,
     hold_out_evaluation_data,
     open_build_data,
     random_warnings,
     refit_notes,
-    split_evaluation_data,
 )
 from toolchain.judging.sram_sweep import SramSweep, as_figures, sram_curve
 from toolchain.judging.stateful_samples import model_data
@@ -422,7 +422,7 @@ def _built(
     """Verify and judge one entry of the file `data`, collect its warnings and notes, and return its build."""
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
-    on, judging = split_evaluation_data(started.data, options, started.calibrated_on, started.held_out)
+    on, judging = choose_evaluation_data(started.data, options, started.calibrated_on, started.held_out)
     figures, judgement = verify_build(
         (data, name), compiled, calibrated, (on, judging), started.held_out.seen, evaluation, options, progress
     )

@@ -57,7 +57,7 @@ from toolchain.passes.select import Selection
 from toolchain.passes.select_states import drop_states, insert_state_copies
 from toolchain.repair.network import CycleCounter, Network
 from toolchain.report.bounds.dram import min_dram_bytes
-from toolchain.report.traffic import count_traffic, together, traffic_figures
+from toolchain.report.traffic import count_traffic, sum_traffic, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.nodes import RegionTree
@@ -417,7 +417,7 @@ def _choose_region(candidates: Sequence[CompiledRegion], machine: Machine, goal:
 
 def _program_cost(chip: Chip, region: Region, run: Simulation) -> ProgramCost:
     """Return the cost of a program by a timed run of it."""
-    energy_pj = traffic_figures(chip, 0, together([count_traffic(region, run)], chip))["energy_pj"]
+    energy_pj = traffic_figures(chip, 0, sum_traffic([count_traffic(region, run)], chip))["energy_pj"]
     return ProgramCost(run.cycles, run.dram_read_bytes + run.dram_write_bytes, energy_pj and energy_pj["total"])
 
 
@@ -441,7 +441,7 @@ def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) ->
     if objective in ("balanced", "cycles"):
         return run.cycles, moved_bytes
     if objective == "energy":
-        energy = traffic_figures(chip, 0, together([count_traffic(region, run)], chip))["energy_pj"]
+        energy = traffic_figures(chip, 0, sum_traffic([count_traffic(region, run)], chip))["energy_pj"]
         return energy["total"], run.cycles
     if objective == "memory":
         return run.dram_write_bytes, region.sram_peak_bytes, run.cycles

@@ -26,7 +26,7 @@ from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality, pi
 from toolchain.repair.layerwise_reference import pick_resident_samples
 from toolchain.repair.network import Network
 from toolchain.repair.repair_pipeline import OBSERVERS_STEP, STEPS, SWEEPS, RepairStep, run_repair
-from toolchain.repair.sample_folds import HELD_OUT, LEAST_JUDGES, Fold, folds, join_folds, spread_over
+from toolchain.repair.sample_folds import HELD_OUT, LEAST_JUDGES, Fold, deal_folds, join_folds, spread_over
 from toolchain.report.fidelity import FidelityPart
 
 CLASSIFIER = Path(__file__).parents[2] / "examples/classifier"
@@ -50,7 +50,7 @@ def make_numbered_samples(count: int, *, has_count: bool = True) -> Samples:
     ],
 )
 def test_folds(count: int, has_count: bool, judging: int) -> None:
-    dealt = folds(make_numbered_samples(count, has_count=has_count))
+    dealt = deal_folds(make_numbered_samples(count, has_count=has_count))
     numbers = [[int(s["x"][0]) for s in fold] for fold in (dealt.seen, dealt.held)]
     assert sorted(numbers[0] + numbers[1]) == list(range(count)) and LEAST_JUDGES <= len(numbers[1]) == judging <= HELD_OUT
     assert [[int(s["x"][0]) for s in fold] for fold in (dealt.seen, dealt.held)] == numbers  # again the same
@@ -68,7 +68,7 @@ def test_a_fold_that_is_not_kept_is_read_again(monkeypatch: pytest.MonkeyPatch) 
         reads += 1
         return iter([{"x": np.full(1, float(i))} for i in range(20)])
 
-    dealt = folds(Samples("", 20, start))
+    dealt = deal_folds(Samples("", 20, start))
     assert [len(list(f)) for f in (dealt.seen, dealt.seen, dealt.held, dealt.held)] == [12, 12, 8, 8]
     assert reads == 5  # once more to deal them
 
@@ -187,7 +187,7 @@ def test_what_a_step_chose_has_ranges_of_all_samples(make, shape: tuple[int, ...
 
 
 def test_the_whole_of_what_was_dealt() -> None:
-    dealt = folds(make_numbered_samples(20))
+    dealt = deal_folds(make_numbered_samples(20))
     together = join_folds(dealt.seen, dealt.held)
     assert together.count == 20 and sorted(int(s["x"][0]) for s in together) == list(range(20))
     assert join_folds([], dealt.held).count is None
@@ -223,7 +223,7 @@ def classifier() -> tuple[Network, Quantization, list, list]:
     machine, model = load_machine("edge16"), load_model(CLASSIFIER / "classifier.onnx", {})
     options = BuildOptions(machine, str(CLASSIFIER / "calib.npz"), samples=48)
     net = Network(model, select_model(model, machine), machine)
-    dealt = folds(open_build_data(model, options).calibration)
+    dealt = deal_folds(open_build_data(model, options).calibration)
     fit_samples, held_out = list(dealt.seen), list(dealt.held)
     return net, plain(net, [*fit_samples, *held_out]), fit_samples, held_out
 

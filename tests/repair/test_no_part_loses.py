@@ -17,7 +17,7 @@ from toolchain.repair.calibrate_network import calibrate_network
 from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality
 from toolchain.repair.network import Network
 from toolchain.repair.repair_pipeline import RepairStep, find_upstream_layers, run_repair
-from toolchain.repair.sample_folds import STRETCH, folds
+from toolchain.repair.sample_folds import STRETCH, deal_folds
 from toolchain.repair.weight_rounding import round_layer_weights
 from toolchain.report.fidelity import FidelityPart
 
@@ -144,7 +144,7 @@ def test_states_are_judged_over_their_own_steps(tmp_path: Path) -> None:
 
 def test_a_sequence_is_held_out_in_stretches() -> None:
     data = Samples("", 64, lambda: ({"x": np.array([float(i)])} for i in range(64)))
-    held_out = [int(s["x"][0]) for s in folds(data, stretch=STRETCH).held]
+    held_out = [int(s["x"][0]) for s in deal_folds(data, stretch=STRETCH).held]
     assert held_out == [*range(8, 16), *range(40, 48)]
 
 

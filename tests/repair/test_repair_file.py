@@ -19,7 +19,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
 from toolchain.repair.calibrate_network import calibrate_network
 from toolchain.repair.network import Network
-from toolchain.repair.sample_folds import folds
+from toolchain.repair.sample_folds import deal_folds
 
 SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
 
@@ -118,7 +118,7 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path, monkeypatch: py
     assert done.returncode == 0, done.stderr
     assert "equalization: kept" in done.stdout or "region ends: kept" in done.stdout
     again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), parameters=str(tmp_path / "p.yaml")))
-    held_out = folds(_stream(tmp_path)).held
+    held_out = deal_folds(_stream(tmp_path)).held
     plain = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz")))
     assert again.figures["outputs"][0]["sqnr_db"] > plain.figures["outputs"][0]["sqnr_db"] + 2
     calibrated = calibrate_network(net, _stream(tmp_path), None, "fast", lambda *_: None)

@@ -168,7 +168,7 @@ def _count_few_judges(count: int) -> int:
     return min(count_judges(count), max(count // _EVERY_LATER, LEAST_HELD), _MOST_HELD)
 
 
-def split_evaluation_data(
+def choose_evaluation_data(
     data: BuildData, options: BuildOptions, calibrated_on: int | None, held_out: HoldOut
 ) -> tuple[JudgedOn, Samples | Fold]:
     """Return the kind and the samples that the network is judged on; nothing is dealt here.

@@ -35,7 +35,7 @@ from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.float_room import add_room
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.repair_pipeline import EFFORTS, OBSERVERS_STEP, STEPS, Effort, RepairStep, StepResult, run_repair
-from toolchain.repair.sample_folds import LEAST_JUDGES, STRETCH, Fold, folds
+from toolchain.repair.sample_folds import LEAST_JUDGES, STRETCH, Fold, deal_folds
 from toolchain.repair.sampled_rows import sample_rows
 from toolchain.report import check_frontend
 
@@ -174,7 +174,7 @@ def calibrate_network(
     reason = _too_few(samples) if observer == AUTO else None
     if reason is not None:
         raise CompileError(f"observer auto: {reason}")
-    dealt = folds(samples, stretch=STRETCH if network.model.states else 1)
+    dealt = deal_folds(samples, stretch=STRETCH if network.model.states else 1)
     plain = _calibrate_ranges(network, dealt.every, observer, progress)
     repair_result = run_repair(network, plain.quantization, dealt.seen, dealt.held, steps, progress)
     if repair_result.network is not network:  # the user's file must still say the same

@@ -22,7 +22,7 @@ from toolchain.ir.graph import INNER, Graph, OnnxOp
 from toolchain.ir.states import StatePair
 from toolchain.repair.network import Network
 from toolchain.repair.sample_folds import LEAST_JUDGES, Fold, spread_over
-from toolchain.report.fidelity import FidelityPart, Measured, find_scores, list_output_operands, real_values
+from toolchain.report.fidelity import FidelityPart, OutputMeasurements, find_scores, list_output_operands, real_values
 from toolchain.runtime import Run
 
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
@@ -157,7 +157,7 @@ class OutputEvaluator:
         session, states = network.session(quantization), _Sequence(network.model.states)
         operands = list_output_operands(network.model, network.selection.graph, network.origins)
         softmaxes, scores = _softmaxes(network), find_scores(network.model.graph) - {s.output for s in _softmaxes(network)}
-        measured = Measured(session.container, operands, states=True, scores=scores, keep=True)
+        measured = OutputMeasurements(session.container, operands, states=True, scores=scores, keep=True)
         tensor_names = tuple(dict.fromkeys([*measured.tensors, *(s.scores for s in softmaxes)]))
         for sample, values in self._with_values(network, tensor_names):
             run = session.run_detailed(states.begin_sample(sample))

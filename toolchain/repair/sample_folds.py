@@ -1,7 +1,7 @@
 """Deal calibration samples into those that steps may see and those that judge: by magnitude and content, not by position.
 
-Near-copies of one sample go to one side, so that nothing is judged on what it was fitted to. Repair (`folds`) and the judging
-of a build deal in this way. A `Fold` is a part of the samples that can be read again.
+Near-copies of one sample go to one side, so that nothing is judged on what it was fitted to. Repair (`deal_folds`) and the
+judging of a build deal in this way. A `Fold` is a part of the samples that can be read again.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _held_groups(order: Sequence[int], groups: Sequence[int], wanted: int) -> se
     return held
 
 
-def folds(samples: Iterable[Sample], *, stretch: int = 1) -> HoldOut:
+def deal_folds(samples: Iterable[Sample], *, stretch: int = 1) -> HoldOut:
     """Deal the samples for a repair: a quarter judges, but at least LEAST_JUDGES and at most HELD_OUT, and never more than
     half."""
     return hold_out(samples, lambda count: min(HELD_OUT, max(LEAST_JUDGES, count // EVERY)), stretch=stretch)

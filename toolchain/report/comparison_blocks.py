@@ -42,7 +42,7 @@ class ComparisonBlock:
     moves: bool
 
 
-def shown_tensors(
+def list_float_counterparts(
     graph: Graph,
     types: Mapping[str, TensorType],
     origins: Mapping[str, tuple[str, str]],
@@ -72,7 +72,7 @@ def shown_tensors(
     }
 
 
-def blocks(graph: Graph, shown: Mapping[str, FloatCounterpart]) -> list[ComparisonBlock]:
+def cut_into_blocks(graph: Graph, shown: Mapping[str, FloatCounterpart]) -> list[ComparisonBlock]:
     """Return the blocks: first the tensors that enter a region, then the others in the order of the graph.
 
     A tensor that depends on something float lacks has no block.

@@ -24,7 +24,7 @@ from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, OnnxGraph, Quant
 from toolchain.ops.data_movement import ModelConcat
 from toolchain.passes.saturation_ranges import find_saturation_ranges
-from toolchain.report.comparison_blocks import ComparisonBlock, blocks, shown_tensors
+from toolchain.report.comparison_blocks import ComparisonBlock, cut_into_blocks, list_float_counterparts
 from toolchain.report.diagnosis import (
     diagnose,
     find_blamed_input,
@@ -132,9 +132,9 @@ def network_of(
     `ended`: model tensors that a quantized model clips to the range of their codes.
     `factors`: factors of channels by model tensor, which figures divide out.
     """
-    shown = shown_tensors(integer, model.types, origins, parts)
+    shown = list_float_counterparts(integer, model.types, origins, parts)
     silent = find_saturation_ranges(chosen, integer, ranges)
-    return ErrorNetwork(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent, ended, factors)
+    return ErrorNetwork(model, integer, chosen, shown, tuple(cut_into_blocks(integer, shown)), silent, ended, factors)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Measure how far the integer network is from the float one, in dB of SQNR, over runs of the same samples.
 
-A build calls `fidelity` at its end, and repair feeds `Measured` run by run while it compares variants. Compared are each float
-output and each operand of a Concat that reaches an output unchanged. One such tensor is a `FidelityPart`, with figures of its
-slices, its single indices and its scores. Nothing is judged here: report.part_verdicts decides which parts are poor.
+A build calls `fidelity` at its end, and repair feeds `OutputMeasurements` run by run while it compares variants. Compared are
+each float output and each operand of a Concat that reaches an output unchanged. One such tensor is a `FidelityPart`, with
+figures of its slices, its single indices and its scores. Nothing is judged here: report.part_verdicts decides which parts are
+poor.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ def _agreement(real: np.ndarray, chip: np.ndarray) -> ScoreAgreement:
     return ScoreAgreement(both, real_count + int(np.count_nonzero(chip)) - 2 * both, real_count)
 
 
-class Measured:
+class OutputMeasurements:
     """A collector of error sums of the integer network's outputs and Concat operands against float.
 
     Call `update` for each run; the lists and figures are of the runs so far. Integer outputs of the model are not compared.
@@ -357,11 +358,11 @@ def fidelity(
     `runs`: samples with their runs of the integer reference. They are read once, and one is in memory at a time.
     `parts`: operands to compare, by the name of the Concat's node (`list_output_operands`).
     `few`: there are so few runs that a session of onnxruntime which starts fast is cheaper than one that runs fast.
-    `factors`: as in `Measured`.
+    `factors`: as in `OutputMeasurements`.
     `others`: further samples, of which 16 at most are run in float. Means of channels are taken of them where `runs` are fewer
       than FEWEST_FOR_MEANS and the means may decide.
     """
-    measured = Measured(container, parts, factors=factors, scores=find_scores(model.graph))
+    measured = OutputMeasurements(container, parts, factors=factors, scores=find_scores(model.graph))
     session, count = FloatSession(model, measured.tensors, few_runs=few), 0
     for sample, run in runs:
         measured.update(dict(zip(measured.tensors, session.run(sample))), run)
@@ -370,7 +371,7 @@ def fidelity(
     return Fidelities(measured.list_outputs(means), measured.list_operands(means), measured.sample_levels or [math.inf] * count)
 
 
-def _measure_means(session: FloatSession, measured: Measured, samples: Iterable[Sample]) -> dict[str, PartSums]:
+def _measure_means(session: FloatSession, measured: OutputMeasurements, samples: Iterable[Sample]) -> dict[str, PartSums]:
     """Return sums of float's tensors over at most 16 of these samples, by tensor.
 
     The result is empty where the means cannot decide (`may_hide_in_means`) or there are fewer than FEWEST_FOR_MEANS samples.

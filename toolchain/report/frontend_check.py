@@ -19,7 +19,7 @@ from toolchain.errors import InternalError
 from toolchain.foundation.inference import InferenceError
 from toolchain.frontend import NormalModel
 from toolchain.ir.float_submodel import FloatSubmodel
-from toolchain.report.qdq_piece_check import cuts, fed_outputs, piece_errors
+from toolchain.report.qdq_piece_check import fed_outputs, list_rounding_points, piece_errors
 
 Sample = Mapping[str, np.ndarray]
 TOLERANCE = 1e-4  # of a tensor's largest magnitude; sums in another order stay far below
@@ -201,7 +201,7 @@ def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
 
     Return False for a file that rounds nothing. Raise InternalError with the node where a rounded tensor differs.
     """
-    if not cuts(model):
+    if not list_rounding_points(model):
         return False
 
     def on_file(names: Sequence[str]) -> Sequence[np.ndarray]:

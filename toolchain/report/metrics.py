@@ -25,7 +25,7 @@ from toolchain.report.host_metrics import host_figures
 from toolchain.report.layer_breakdown import RegionAttribution, layer_cycles, most_macs, network_attribution, region_attribution
 from toolchain.report.layer_types import types_by_layer
 from toolchain.report.merge_steps import tensors_of_steps
-from toolchain.report.traffic import count_traffic, together, traffic_figures
+from toolchain.report.traffic import count_traffic, sum_traffic, traffic_figures
 
 
 def collect_metrics(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def collect_metrics(container: Container, simulations: Sequence[Simulation | Non
         "buffers": _buffers(chip, [region for region, _ in regions]),
         "busy_cycles": busy,
         "attribution": network_attribution(chip, causes),
-        **traffic_figures(chip, word_bytes, together([count_traffic(region, run) for region, run in regions], chip)),
+        **traffic_figures(chip, word_bytes, sum_traffic([count_traffic(region, run) for region, run in regions], chip)),
         "used_arrays": [unit.name for unit in used],
         "idle_arrays": [unit.name for unit in chip.workers("mac_array") if unit not in used],
         "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),

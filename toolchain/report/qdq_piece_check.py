@@ -81,7 +81,7 @@ class RoundingPoint:
         return deviation / largest if largest and np.isfinite(largest) else 0.0 if deviation == 0 else np.inf
 
 
-def cuts(model: NormalModel) -> list[RoundingPoint]:
+def list_rounding_points(model: NormalModel) -> list[RoundingPoint]:
     """Return the rounding points of the canonical form whose codes the file has too, in order.
 
     The model must still have its file (`source`). A point that no DequantizeLinear reads is left out.
@@ -117,7 +117,7 @@ def piece_errors(model: NormalModel, sample: Mapping[str, np.ndarray], on_file: 
 
     `on_file`: runs the file on the sample and returns the named tensors in order.
     """
-    points = cuts(model)
+    points = list_rounding_points(model)
     reals = {c.real: c for c in points}
     for group in _groups(points, model):
         computed_names = list(dict.fromkeys(c.x for c in group if c.x not in reals and c.x not in model.inputs))
@@ -143,7 +143,7 @@ def fed_outputs(
 
     `on_file`: runs the file on the sample and returns the named tensors in order.
     """
-    reals = {c.real: c for c in cuts(model)}
+    reals = {c.real: c for c in list_rounding_points(model)}
     read = read_before(model.graph, names, frozenset(reals))
     fed = [reals[n] for n in dict.fromkeys((*read, *names)) if n in reals]
     file_names = list(dict.fromkeys((*names, *(n for c in fed for n in c.reads))))

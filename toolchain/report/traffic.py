@@ -42,7 +42,7 @@ def count_traffic(region: Region, run: Simulation) -> LayerTraffic:
     return traffic
 
 
-def together(regions: Sequence[LayerTraffic], chip: Chip) -> LayerTraffic:
+def sum_traffic(regions: Sequence[LayerTraffic], chip: Chip) -> LayerTraffic:
     """Return the traffic of all layers of all regions as one layer; it is zero without layers."""
     nothing = LayerTraffic(np.zeros((1, len(chip.spaces), len(BYTES)), np.int64), *np.zeros((2, 1), np.int64))
     return LayerTraffic(*(np.concatenate(parts).sum(axis=0, keepdims=True) for parts in zip(nothing, *regions)))

@@ -21,7 +21,7 @@ from toolchain.report.bounds.unit_bounds import (
     add_uses,
     dram_uses,
     load_channel,
-    together,
+    sum_uses,
     waiting_layers,
 )
 from toolchain.schedule.channel_blocks import find_blocked_tensors
@@ -52,7 +52,7 @@ class RegionBounds:
 
         Only in the latter case it has the key `behind`, the first layer of those.
         """
-        figures, waited = cycles_of(together(self.uses, self.capable_units)), ceil(self.release.cycles - 1e-6)
+        figures, waited = cycles_of(sum_uses(self.uses, self.capable_units)), ceil(self.release.cycles - 1e-6)
         if waited <= figures["cycles"]:
             return figures
         first = self.names[self.release.layer]

@@ -203,7 +203,7 @@ def _evenly_filled(chip: Chip) -> Chip:
     return chip.model_copy(update={"engines": {**chip.engines, **arrays}})
 
 
-def together(uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]]) -> Uses:
+def sum_uses(uses: Sequence[Uses], capable_units: Mapping[str, frozenset[int]]) -> Uses:
     """Return the uses of several layers together: sums by name.
 
     Work of a set of units also counts for every larger set that contains it, spread over the larger set.
@@ -267,10 +267,10 @@ def dram_uses(chip: Chip, least: MinTraffic, layer: int) -> Uses:
     `layer`: its index in `least`.
     """
     read = least.constants[layer] + least.inputs[layer] + least.again[layer]
-    return moving(chip, read, least.outputs[layer])
+    return count_dram_cycles(chip, read, least.outputs[layer])
 
 
-def moving(chip: Chip, read_bytes: int, written_bytes: int) -> Uses:
+def count_dram_cycles(chip: Chip, read_bytes: int, written_bytes: int) -> Uses:
     """Return the cycles that these bytes take at the ports of DRAM, and on all DMA channels together."""
     dram = chip.dram
     read, written = read_bytes / read_rate(dram), written_bytes / write_rate(dram)
@@ -286,7 +286,7 @@ def waiting_layers(
 
     `uses`: of each layer, without DRAM transfers. The front end is left out, as it may read instructions long before.
     """
-    each = [together([one], capable_units) for one in uses]
+    each = [sum_uses([one], capable_units) for one in uses]
     units = [name for name in dict.fromkeys(chain(*each)) if name != FRONT_END]
     cycles = np.array([[one.get(name, 0.0) for name in units] for one in each]).reshape(len(layers), len(units))
     return WaitingLayers(find_ended_layers(layers), cycles, np.array(least.last_constants), np.array(least.outputs))
@@ -295,8 +295,11 @@ def waiting_layers(
 def load_channel(chip: Chip) -> LoadChannel:
     """Return how constants come to the chip. That is the room for them, cycles a byte at each DRAM port and on the DMA
     channels, and the most cycles to issue."""
-    ports = list(moving(chip, 1, 1))
-    read, write = (np.array([uses.get(port, 0.0) for port in ports]) for uses in (moving(chip, 1, 0), moving(chip, 0, 1)))
+    ports = list(count_dram_cycles(chip, 1, 1))
+    read, write = (
+        np.array([uses.get(port, 0.0) for port in ports])
+        for uses in (count_dram_cycles(chip, 1, 0), count_dram_cycles(chip, 0, 1))
+    )
     issued = max(unit.spec.issue_cycles for unit in chip.units)
     return LoadChannel(get_chip_capacity(chip, 1).size_bytes, read, write, issued)
 
