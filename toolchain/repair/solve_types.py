@@ -1,8 +1,8 @@
 """Choose wider codes for the tensors whose rounding costs the outputs most, as far as a budget of cycles has room.
 
-Each tensor is rounded by itself in the float network, and the noise of every part of every output is measured. Tensors come in
-the order of the noise that they take for their price. The cost model says how many of them are within the budget. The integers
-say how many of those are needed.
+It is the step `types` of a repair. Each tensor is rounded by itself in the float network, and the noise of every part of every
+output is measured. Tensors come in the order of the noise that they take for their price. The cost model says how many of them
+are within the budget, and runs of the integers how many of those are needed (repair.type_trials).
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class _Candidates:
     is_estimated: bool
 
     def list_members(self) -> list[tuple[str, Sequence[str]]]:
+        """Return the name and the tensors of each candidate, in order."""
         return [(s.tensor, self.groups[s.tensor]) for s in self.order]
 
 
@@ -129,14 +130,18 @@ def _choose_candidates(
 
 
 def find_wider_type(network: Network) -> CodeType | None:
-    """Return the narrowest activation type of the machine that is wider than its first one, and no wide type."""
+    """Return the narrowest activation type of the machine that is wider than its first one, None without one.
+
+    Types of more than 16 bits do not count.
+    """
     first, *others = network.chip.code_types
     return min((t for t in others if t.bits > first.bits and not t.is_wide), key=lambda t: t.bits, default=None)
 
 
 def list_groups(network: Network) -> dict[str, list[str]]:
-    """Return tensors of the first type that the chip holds and nobody gave a type or a scale, in graph order.
-    Those of an operator in steps are one group, by the operator's output.
+    """Return the tensors of the first type that the chip holds and nobody gave a type or a scale, in graph order, by group.
+
+    The tensors of an operator in steps are one group, named by the operator's output; every other tensor is a group alone.
     """
     model, first = network.model, network.chip.code_types[0]
     types, producers, pinned = network.code_types, model.graph.producers(), _list_pinned(network)
@@ -158,7 +163,7 @@ def _list_pinned(network: Network) -> set[str]:
 def _measure_all(
     network: Network, before: Quantization, groups: Mapping[str, Sequence[str]], samples: Sequence[Sample], progress: Progress
 ) -> list[_Sensitivity]:
-    """Return the losses of all groups."""
+    """Return the loss of each group: the sum of its tensors' losses on a few samples."""
     model, candidates = network.model, [name for names in groups.values() for name in names]
     integer = network.integer(before)
     quants: dict[str, Quant] = {}
@@ -188,6 +193,10 @@ def _measure_loss(
     ends: Sequence[str],
     rows: Sequence[tuple[Sample, Mapping[str, np.ndarray]]],
 ) -> float:
+    """Return the noise over the signal of all parts of the outputs, summed, with one tensor alone rounded to its codes.
+
+    `limits`: least and largest code. `rows`: samples with float's values of the tensor and of the ends.
+    """
     model = network.model
     within = tensor in model.inputs
     session = FloatSession(model if within else ModelWithTensor(model, tensor), ends, few_runs=True)
@@ -215,6 +224,7 @@ def _count_macs(network: Network) -> int:
 
 
 def _count_node_macs(model: NormalModel, node: Any) -> int:
+    """Return the products of an ONNX node for one sample; 0 for an operator without any."""
     if node.op_type not in MACS:
         return 0
     inputs, outputs = ([model.types[n].shape if n else () for n in side] for side in (node.input, node.output))
@@ -265,6 +275,8 @@ def _advise(trials: TypeTrials, most: int, count: int) -> tuple[str, ...]:
 def _describe(
     network: Network, candidates: _Candidates, count: int, wide: CodeType, levels: tuple[float, float], slowdown: float
 ) -> str:
+    """Return the note on the chosen tensors: their share of the noise, and the worst part's dB and the cycles before and
+    after."""
     chosen, total = candidates.order[:count], sum(s.loss for s in candidates.order)
     named = [s for s in chosen if s.loss >= _LEAST_SHARE * total][:_NAMED] or chosen[:1]
     kind, shares = "tensor", [f"{network.model.name(s.tensor)} ({percent(s.loss / total)} of the noise)" for s in named]
