@@ -133,7 +133,7 @@ class Build:
     `scheduled`: makes the `schedule`.
     `curve`: the sweep over sizes of SRAM, where requested.
     `entries`: a build for each entry, with the bytes of a file of its own, its errors and qdq; empty for a model without
-      entries.
+    entries.
     """
 
     container: Container
@@ -226,7 +226,7 @@ def build(
     `model`: a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram of torch.
     `dump`: is called at every stage with its name and a function that makes its text.
     `progress`: is called with the stage, how much of it is done, of how much or None, and the seconds left or None. One of
-      three arguments is called without the last, and so is one whose fourth has a default other than None.
+    three arguments is called without the last, and so is one whose fourth has a default other than None.
     `cancel`: an event; when it is set the build ends with CancelledError.
 
     Of several entries the first is calibrated. Its ranges also cover the data in the shapes of the others, or all entries

@@ -253,7 +253,7 @@ def _programs(
     """Return the graph and its segments, with a copy of each state whose next value cannot be made in place.
 
     `parts`: compiles a graph; it may raise StillRead for states that are still read when they are written. Raise CompileError
-      where copies do not help.
+    where copies do not help.
     """
     while True:
         try:

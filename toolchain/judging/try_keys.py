@@ -1,7 +1,7 @@
 """Try keys of the machine's file: time the same program again on a machine with one key changed.
 
 `--explain` prints the key that helps most, and every build warns of layers far above their bounds that a key or option helps.
-  The changes come from report.key_changes.
+The changes come from report.key_changes.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def calibrate_network(
     `observer`: None: the machine's own; `auto`: each tensor's is chosen by repair.
     `progress`: is called with a stage, how much is done, and how much there is (or None).
     `every`: these samples and those held out to judge the network; None: none are. Behind all choices, ranges and offsets are
-      made again of `every`, and the network without them stays as `judged`.
+    made again of `every`, and the network without them stays as `judged`.
     Raise CompileError where `auto` has too few samples or the data cannot be calibrated on.
     """
     if effort not in EFFORTS:

@@ -34,7 +34,7 @@ class _Aim:
     """A weighting for factors: sizes at the consumers ** after / sizes at the producers ** before.
 
     `by_weights`: the size at a producer is that of the weights that make the channel. Otherwise it is the channel's calibrated
-      peak.
+    peak.
     """
 
     by_weights: bool

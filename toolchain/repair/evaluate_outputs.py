@@ -141,7 +141,7 @@ class OutputEvaluator:
     probabilities themselves.
 
     `samples`: the same samples each time they are iterated. Float values are computed once for a model, and stay in memory
-      where they are small.
+    where they are small.
     """
 
     samples: Iterable[Sample]

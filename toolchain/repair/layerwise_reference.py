@@ -1,7 +1,7 @@
 """Run the integer reference node after node over all samples, so that each layer sees what the repaired ones before it give.
 
 `run_layerwise` asks a function for the parameters of each chip node and runs the node with them. Host subgraphs run between.
-  `pick_resident_samples` chooses as many samples as memory holds.
+`pick_resident_samples` chooses as many samples as memory holds.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def propagate_pattern(node: OnnxNode, graph: OnnxGraph, pattern_by_tensor: Patte
     Return None where the node is not homogeneous, would mix channels, or has no input with a pattern.
 
     `merge`: called for two patterns that must be one, as the operands of a sum; it returns the first, as wide as both. It may
-      raise or record what it gets.
+    raise or record what it gets.
     """
     if not node.inputs or len([y for y in node.outputs if y]) != 1:
         return None

@@ -42,7 +42,7 @@ class RepairStep:
     `verdicts`: its duration, as a number of evaluations of the held-out samples.
     `efforts`: efforts that run it.
     `instead_of`: a step that makes the same choices in another way. The better of the two is kept, if its gain over the quality
-      before both is no chance.
+    before both is no chance.
     `by_layer`: it takes `leave`, the layers that it is not to touch.
     `finds_ranges`: it takes `measured`, all samples, to measure its final ranges on.
     `least_db`: gain of the outputs in dB that it must reach to be kept.

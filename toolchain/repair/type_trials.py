@@ -30,7 +30,7 @@ class TypeTrials:
     `before`: the quantization without wider codes.
     `wide`: the wider type.
     `order`: for each group the output of its operator and the tensors to widen. All steps of the operator get the type; its
-      output gets it where it is listed.
+    output gets it where it is listed.
     `measures`: evaluates the outputs, and counts cycles.
     """
 

@@ -2,7 +2,7 @@
 gate.
 
 `evaluate_accuracy` is the last step of a build, behind the check of bits (judging.verify_build). It returns the accuracy's part
-  of the JSON report, warnings, notes and the failures for which the build is refused. It raises for none of them.
+of the JSON report, warnings, notes and the failures for which the build is refused. It raises for none of them.
 """
 
 from __future__ import annotations

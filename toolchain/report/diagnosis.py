@@ -89,6 +89,7 @@ def diagnose(measurements: LayerMeasurements, block: ComparisonBlock, quantized:
 
 
 def _with_cause(row: LayerError, cause: Cause, why: str, advice: tuple[Advice, ...]) -> LayerError:
+    """Return the row with cause, reason and advice; the remedy is the text of the advice."""
     text = ", or ".join(a.text for a in advice)
     return replace(row, cause=cause, why=why, remedy=text, advice=advice)
 
@@ -289,7 +290,10 @@ def _at_ends(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
 
 
 def _few_set_it(measurements: LayerMeasurements, name: str) -> bool:
-    """Return whether few large values set the range of the tensor: its codes span over 64 times the median magnitude."""
+    """Return whether few large values set the range of the tensor: its codes span over 64 times the median magnitude.
+
+    Codes that are too wide (`_is_wide`) and tensors of zeros do not count.
+    """
     return _span(measurements, name) > _SPAN_OVER_MEDIAN * measurements.sums[name].rounding_error.usual > 0 and not _is_wide(
         measurements, name
     )

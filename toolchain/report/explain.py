@@ -1,7 +1,7 @@
 """Explain where every node of the model went and what the compiler added, as `npu-build --explain` prints it.
 
 `explain_nodes` makes rows for the JSON report (`NodeFigures` of report.figure_types), from the compiled container and the
-  figures of its layers. Why a layer costs what it does comes from report.bottlenecks.
+figures of its layers. Why a layer costs what it does comes from report.bottlenecks.
 """
 
 from __future__ import annotations

@@ -360,7 +360,7 @@ def fidelity(
     `few`: there are so few runs that a session of onnxruntime which starts fast is cheaper than one that runs fast.
     `factors`: as in `OutputMeasurements`.
     `others`: further samples, of which 16 at most are run in float. Means of channels are taken of them where `runs` are fewer
-      than FEWEST_FOR_MEANS and the means may decide.
+    than FEWEST_FOR_MEANS and the means may decide.
     """
     measured = OutputMeasurements(container, parts, factors=factors, scores=find_scores(model.graph))
     session, count = FloatSession(model, measured.tensors, few_runs=few), 0

@@ -1,7 +1,7 @@
 """Define the types of a build's figures, which are the keys of the JSON report; docs/figures.md is generated from them.
 
 `report.metrics` and `report.accuracy` fill them. `BuildFigures` is one build, `EntriesFigures` one with several sets of input
-  shapes. `Attribution` holds cycles by unit and cause, some causes split further.
+shapes. `Attribution` holds cycles by unit and cause, some causes split further.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Gate:
 
     `min_cosine`, `min_sqnr`: least cosine and least SQNR (dB) of every part, None for any.
     `evaluation`: FILE.py:FUNCTION, None without one. The function is called with three lists of one mapping {name: array} for
-      each sample: float's outputs, the integers' outputs, the samples. It returns (number, whether it passes).
+    each sample: float's outputs, the integers' outputs, the samples. It returns (number, whether it passes).
     Raise CompileError for a cosine beyond -1 to 1, a level that is not finite, or an evaluation that names no Python file.
     """
 

@@ -54,7 +54,7 @@ class ErrorNetwork:
     `silent`: saturation range by chip tensor, beyond which its consumers notice nothing.
     `ended`: model tensors that a quantized model clips to the range of their codes.
     `factors`: by model tensor, factors of its channels in `model`. They are divided out of every figure; each broadcasts to its
-      tensor.
+    tensor.
     """
 
     model: NormalModel
@@ -134,7 +134,7 @@ class SampleRecord:
     `codes`: by chip tensor.
     `loud`: energy (sum of squares) of the model's outputs on it.
     `block_codes`: codes of the tensors that each block makes of `codes`, by the block's tensor. Only the sample with most
-      energy has them.
+    energy has them.
     """
 
     sample: Sample
@@ -187,7 +187,7 @@ def measure_layers(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]
     """Measure the errors of all layers on these samples; only `records` keeps some of them.
 
     `samples`: samples, each with the codes of the network's own run by tensor. Where these are empty, `accumulated` stays None.
-      One sample is in memory at a time.
+    One sample is in memory at a time.
     Raise InternalError where a block's feeds are not among the tensors that float computes.
     """
     measurements = LayerMeasurements(

@@ -2,7 +2,7 @@
 against.
 
 `collect_metrics` takes the compiled container and the timed runs of its regions. Accuracy is added by report.accuracy. The keys
-  and units are those of `BuildFigures` in report.figure_types.
+and units are those of `BuildFigures` in report.figure_types.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
     """Return a warning for each output whose calibrated range rests on fewer than FEW_VALUES values.
 
     `outputs`: range or qparams of the model's outputs, by the name that users know. Qparams, which were not calibrated, give
-      none.
+    none.
     """
     tails = {n: r.tails for n, r in outputs.items() if isinstance(r, Range) and r.tails is not None}
     few = {n: t.values for n, t in tails.items() if (t.below or t.above) and t.values < FEW_VALUES}

@@ -65,7 +65,7 @@ class Execution:
 
     `memory`: uint8 by the memory's name; `dram` always, others where the backend can read them.
     `start`, `end`: int64 cycles of each operation of `Program.flow`, by its index. They are empty where the backend measures
-      none.
+    none.
     `tensors`: codes by tensor of the integer graph, where the backend knows others than the ports.
     `simulation`: further results of the simulator; None of another backend.
     `on_cpu`: nodes of the integer graph that fell back to the CPU, where the backend computes on a device.

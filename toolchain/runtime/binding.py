@@ -35,7 +35,7 @@ class IoBinding:
         """Bind an output.
 
         `array`: each run writes the output to it, and it must have the output's shape and type. None: each run makes a new
-          array.
+        array.
         Raise CompileError for another device than the cpu.
         """
         if device_type != "cpu":

@@ -273,7 +273,7 @@ class Session:
         """Run as `run` does, in a thread of its own, and return at once.
 
         `callback`: is called in that thread with the outputs, `user_data` and an empty text, or with no outputs, `user_data`
-          and the fault as text.
+        and the fault as text.
         Raise CompileError where `callback` cannot be called.
         """
         if not callable(callback):
@@ -389,7 +389,7 @@ class Session:
 
         `progress`: called with a stage, how much is done, and how much there is.
         `watch`: called with each region and its operations in the order of dispatch; it returns the observer of that region's
-          run. Raise CompileError for a backend that does not observe.
+        run. Raise CompileError for a backend that does not observe.
         """
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")

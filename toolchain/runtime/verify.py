@@ -41,7 +41,7 @@ def verify(
     nowhere.
 
     `simulator`: the session to verify, of the simulator or another backend. If its backend does not observe operations, only
-      outputs are compared.
+    outputs are compared.
     `reference`: a session of the reference on the same file.
     """
     container, expected = simulator.container, reference.run_detailed(feeds)

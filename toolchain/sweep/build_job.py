@@ -43,7 +43,7 @@ class Result:
     """The outcome of one build.
 
     `status`: `built`; `refused`, a fault of model or options; `bug`, one of the toolchain; out of `time` or `memory`; `died`,
-      its process.
+    its process.
     `reason`: one line, "" where it is built.
     `metrics`: empty where it is not built.
     `report`: the text that npu-build prints, or the fault.

@@ -1,8 +1,8 @@
 """Build points in child processes, so that a build that dies, hangs or fills the memory ends alone.
 
 `run_job` is called by the engines. A server is a process with the toolchain imported. It forks a child for each job, which
-  costs milliseconds, and enforces the limits. A process that runs jobs (the command, a worker of dask) has a server for each
-  job at a time. They end with it.
+costs milliseconds, and enforces the limits. A process that runs jobs (the command, a worker of dask) has a server for each
+job at a time. They end with it.
 """
 
 from __future__ import annotations

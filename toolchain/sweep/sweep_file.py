@@ -1,7 +1,6 @@
 """Read a sweep file: a YAML of networks, machines with lists of values for their keys, options, and the limits of one build.
 
-`read_sweep` checks it against the sections here, resolves its files, and returns a `Sweep`. All faults are reported together,
-  each with file and line.
+`read_sweep` checks it against the sections here, resolves its files, and returns a `Sweep`. Faults are told with file and line.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from toolchain.plugin_loading import load_plugins
 
 
 def _as_list(value: Any) -> Any:
+    """Return a list as a tuple, and any other value as a tuple of it alone."""
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else (value,)
 
 
@@ -106,7 +106,8 @@ def read_sweep(file: Path, plugins: Sequence[str] = (), custom_ops: Sequence[str
     """Read a sweep file, load its plug-ins and libraries into this process, and check the keys that its machines change.
 
     `plugins`, `custom_ops`: further ones; their paths are not relative to the sweep file.
-    Raise ConfigError with every fault of the file, CompileError for a further plug-in or library.
+    Raise ConfigError with all faults of the first check that fails: form, plug-ins, libraries, or files and keys. Raise
+    CompileError for a further plug-in or library.
     """
     source = read_yaml(file, str(file), doubles=True)
     section, faults = validate(SweepSection, source)

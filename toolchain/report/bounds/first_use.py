@@ -80,7 +80,7 @@ def _walk_back(
     `behind_full`: by layer, bool[layer] of those that have ended when its whole output is there, itself included.
     `needs`: boxes by tensor.
     `span`: boxes that are followed at most, so that long chains of layers take no time that grows with its square. Those beyond
-      it end nothing.
+    it end nothing.
     """
     ended = np.zeros(len(layers), bool)
     waiting: dict[int, ElementBox] = {maker[name]: box for name, box in needs.items() if name in maker}

@@ -21,7 +21,7 @@ class WaitingLayers:
     `ended`: for each layer, bool[layer]: those that must have ended before its first operation.
     `cycles`: float[layer, unit], the least cycles of each layer's work.
     `constant_bytes`, `output_bytes`: int[layer], constants that a layer is the last to read, and outputs of the network that it
-      makes.
+    makes.
     """
 
     ended: Sequence[np.ndarray]

@@ -41,7 +41,7 @@ class FlowStage:
     `tensor_bytes`: bytes that the layer makes.
     `edges`: the tensors of earlier stages that it reads.
     `requires_all`: the outputs need every element of the tensor, and an operator in tiles makes it. Otherwise its moment gives
-      no bound.
+    no bound.
     `summed`: number of its elements that may be held as partial sums; 0 where the operator has none.
     """
 

@@ -1,7 +1,7 @@
 """Find which elements of its operands a layer cannot do without, as the bounds of DRAM bytes need them (report.bounds.dram).
 
 `reads_of` describes each operand's read. `get_required_elements` carries a requirement from a layer's output to an operand.
-  Nothing is claimed for operators that are unknown here, so that a bound stays a bound.
+Nothing is claimed for operators that are unknown here, so that a bound stays a bound.
 """
 
 from __future__ import annotations
@@ -213,8 +213,10 @@ def get_required_elements(required: RequiredElements, read: Read, elements: int)
 
 
 def join_required(one: RequiredElements, other: RequiredElements) -> RequiredElements:
-    """Return a requirement that two consumers of one tensor make together: the larger count, and channels or the whole if
-    either needs it."""
+    """Return a requirement that two consumers of one tensor make together.
+
+    The larger count stands; channels or the whole are required if either needs them. Requirements of the same slice are joined.
+    """
     parts = dict(one.parts)
     for part, part_required in other.parts.items():
         parts[part] = join_required(parts.get(part, RequiredElements()), part_required)
@@ -226,7 +228,7 @@ def join_required(one: RequiredElements, other: RequiredElements) -> RequiredEle
 def with_parts(required: RequiredElements, shape: Sequence[int]) -> RequiredElements:
     """Return the requirement of a tensor with those of its slices added up, for a tensor whose consumers are all known.
 
-    Of slices that overlap the first counts. The result has no parts.
+    Of slices that overlap only the first adds its elements. The result has no parts.
 
     `shape`: shape of the tensor.
     """
