@@ -52,7 +52,7 @@ class CalibratedNetwork:
     `network`: the network with the factors, types and host nodes that `quantization` asks for.
     `samples`: number of samples that were calibrated on; None where nothing was calibrated.
     `notes`: sentences for the user.
-    `unseen`: tensors that were zero in all samples.
+    `unseen`: tensors that were zero in all samples, though other data may fill them.
     `label`: the observer of the calibration, empty where nothing was calibrated.
     `effort`: the effort of repair; `held_out`: number of samples that judged its steps; `tried`: its steps in order.
     `judged`: the network without the samples that were held out to judge it, to be compared on these. None: none were.
@@ -361,6 +361,7 @@ def _of_model(quantization: Quantization, model: NormalModel) -> Quantization:
 
 def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
     """Return the tensors that stay zero for random inputs of every magnitude, and so for any data.
+
     The set is empty where onnxruntime refuses all of the inputs.
     """
     inputs = {name: model.types[name] for name in model.graph.inputs}

@@ -1,7 +1,8 @@
 """Hold a float network with its machine, and make the integer network of a quantization from it.
 
 Calibration, the steps of repair and the placement of nodes at ports work on a `Network`. It is frozen: each change returns a
-new one, selected anew where nodes go to the host.
+new one, selected anew where nodes go to the host. A `Step` of repair is called with a network, a quantization, samples that
+start afresh each time they are iterated, and a progress function.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ class Network:
         return type_by_tensor
 
     def get_model_ranges(self, types: Mapping[str, CodeType]) -> dict[str, Range | Quant]:
-        """Return the qparams that the model states; a tensor whose type in `types` differs from the model's has their range
-        instead.
+        """Return the qparams that the model states, by tensor.
+
+        A tensor whose type in `types` differs from the model's has their range instead.
         """
         numerics, ranges = self.chip.numerics, dict(self.selection.file_ranges)
         for name, codes in self.selection.types.items():
@@ -154,8 +156,8 @@ class Network:
         return frozenset(node.name for node in self.weighted if not products & {*node.sources, node.name})
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
-        """Return the types, and of a tensor that a fused clamp took away also its type for the clamp's output, unless that has
-        its own.
+        """Return the types, with those of tensors that a fused clamp took away also for the clamp's output, unless that has its
+        own.
 
         `types`: types by tensor of the model.
         """

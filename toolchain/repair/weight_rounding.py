@@ -181,10 +181,7 @@ class _Layer:
     def __init__(
         self, network: Network, quantization: Quantization, integer: Graph, layer_data: _LayerData, silent: SaturationRange | None
     ) -> None:
-        """Prepare the layer.
-
-        `silent`: saturation range of its output.
-        """
+        """Prepare the layer. silent: saturation range of its output, None without one."""
         self._network, self._quantization, self._place = network, quantization, layer_data.place
         node = layer_data.place.node
         self._op = operator_of(node, Convolution)
@@ -219,6 +216,7 @@ class _Layer:
 
     def _float_output(self) -> Array:
         """Return the float output of the layer as float64[rows, o], plus the gap of the integers of a sum's other operand.
+
         Where the float input is unknown, the output follows from the integer input.
         """
         rows = self._rows if self._real is None else self._real
@@ -231,6 +229,7 @@ class _Layer:
     def _compute_output_gap(self, w: Array) -> Array | None:
         """Return by how much the outputs should exceed what `w` makes of the integer input: float32[g, n, o], in steps of the
         input.
+
         Then the outputs, and the sums that they enter, equal those of float. Return None where the float input is unknown.
         """
         if self._real is None:

@@ -228,7 +228,7 @@ class Session:
         return self._backend.observes
 
     def get_inputs(self) -> tuple[IoType, ...]:
-        """Return the inputs of the model with shape and type, states left out."""
+        """Return the inputs of the model with shape and type, without states and inputs that are bound to a value."""
         return self.container.inputs
 
     def get_outputs(self) -> tuple[IoType, ...]:
@@ -547,6 +547,7 @@ class Session:
         return Program(self.container.machine, region, self.container.graph, self._is_in_process)
 
     def _load(self, index: int) -> LoadedProgram:
+        """Have the backend load a region's program."""
         return self._backend.load(self.program(index), timing=self._timing, check=self._check)
 
     def _run_island(self, index: int, island: HostSubgraph, real: dict[str, np.ndarray], run_options: Any) -> SegmentRun:
@@ -656,5 +657,6 @@ def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
 
 
 def _island_name(island: HostSubgraph) -> str:
+    """Return what messages call a host subgraph: its first nodes."""
     shown = ", ".join(island.nodes[:3])
     return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
