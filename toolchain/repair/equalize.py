@@ -116,9 +116,10 @@ def apply_factors(
 ) -> StepOutcome:
     """Return the quantization with more factors and more hosted nodes, and with new ranges of these samples.
 
-    The outcome can measure ranges of other samples too.
+    The factors come on top of those of `before`, and parameters of layers are dropped. The outcome can measure ranges of other
+    samples too.
 
-    `network`: the network after the changes of `before`; the factors come on top of those.
+    `network`: the network after the changes of `before`.
     `factors`: float64[c] by tensor of the model.
     `hosted`: nodes of the model for the host; `reason`: why they are better there.
     """
@@ -167,7 +168,8 @@ def _list_hosted_sums(network: Network) -> tuple[str, ...]:
 
 
 class _Peaks:
-    """The largest magnitude of each channel."""
+    """The largest magnitude of each channel of one tensor, collected sample by sample in `peaks`, float64[c]; None before the
+    first."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         """Collect the peak of each channel.
@@ -235,7 +237,7 @@ def _balance_groups(
 
 
 def _magnitudes(node: OnnxNode, graph: OnnxGraph) -> Array:
-    """float64[o, i / groups]: the largest weight of each pair of channels."""
+    """Return the largest weight magnitude of each pair of output and input channel, float64[o, i / groups]."""
     weights = np.abs(weights_of(node, graph))
     return weights.reshape(*weights.shape[:2], -1).max(2)
 

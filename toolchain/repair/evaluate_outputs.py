@@ -228,7 +228,10 @@ class _Softmax:
     def make_judged_arrays(self, values: Mapping[str, np.ndarray], run: Run, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
         """Return the float and the integer arrays by which this output is judged.
 
-        `graph`: the graph of the integers.
+        They are logarithms of probabilities: of a hosted Softmax's own, else of those that the chip's scores have. Where the
+        chip holds no scores of float's shape, the outputs themselves are returned.
+
+        `values`, `run`: results of the float and of the integer network; `graph`: the graph of the latter.
         """
         if self.hosted:
             return self._in_logs(values[self.output]), self._in_logs(run.outputs[self.output])

@@ -65,7 +65,7 @@ def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Col
 
 
 def _find_poor_ports(network: Network, pinned: Collection[str], samples: Iterable[Sample]) -> set[str]:
-    """Return the ports whose codes lose a part, in a few samples."""
+    """Return the ports whose codes lose a part of the data in FEW_SAMPLES samples; empty where a value is not finite."""
     graph, numerics = network.model.graph, network.chip.numerics
     candidates = _list_cuts(network, pinned)
     products = [p for p in _list_products(network, (), pinned) if list_part_axes(graph.types[p.tensor].shape)]

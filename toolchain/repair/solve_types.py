@@ -210,8 +210,11 @@ def _measure_loss(
 
 
 def _order(network: Network, sensitivities: Sequence[_Sensitivity], groups: Mapping[str, Sequence[str]]) -> list[_Sensitivity]:
-    """Return the groups with the largest loss for their price first; last those that matter little. They too may be wider, since
-    conversions between types take cycles."""
+    """Return the groups with the largest loss for their price first; empty where nothing loses.
+
+    Groups with less than a thousandth of all loss come last. They too may be wider, since conversions between types take
+    cycles.
+    """
     total, price_by_tensor = sum(s.loss for s in sensitivities), _price_tensors(network)
     price = {output: sum(price_by_tensor[n] for n in names) for output, names in groups.items()}
     order = sorted(sensitivities, key=lambda s: (s.loss < _LEAST_SHARE * total, -s.loss / price[s.tensor], s.tensor))

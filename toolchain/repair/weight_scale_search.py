@@ -111,5 +111,5 @@ class ScaleSearch:
 
 
 def _coarse(weight: WeightQuant) -> bool:
-    """Return whether the weights take so few codes that a long search for the best codes pays."""
+    """Return whether the root mean square of the codes is below 20, so few codes that a long search for the best ones pays."""
     return float(np.square(weight.codes, dtype=np.float32).mean()) < _MANY**2

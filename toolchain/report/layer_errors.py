@@ -272,7 +272,8 @@ class _Pass:
             sums.accumulated = (sums.accumulated or 0.0) + self._noise(block, self._get_accumulated(block), x)
 
     def _get_accumulated(self, block: ComparisonBlock) -> Array:
-        """Return the network's codes of the block's tensor.
+        """Return the network's codes of the block's tensor on this sample.
+
         A tensor inside a fused operator is not among the codes and is computed again. An input that lies there in another form
         has the codes of the sample.
         """

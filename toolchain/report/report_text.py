@@ -167,7 +167,7 @@ def totals_text(figures: Mapping[str, Any]) -> str:
 
 
 def _fastest(figures: Mapping[str, Any]) -> str:
-    """Return what the fastest plan would have cost, where one of less energy was taken."""
+    """Return a line on what the fastest plan would have cost, empty where none of less energy was taken."""
     fastest = figures.get("fastest")
     if fastest is None:
         return ""
@@ -189,7 +189,7 @@ def _busiest(bounds: Mapping[str, Any]) -> str:
 
 
 def _units(figures: Mapping[str, Any]) -> str:
-    """Return how arrays share their work, and the engines without work."""
+    """Return lines on how arrays share their work and on engines without work, empty where there is nothing to say."""
     lines = [f"engine {unused['engine']} is not used: {unused['reason']}" for unused in figures["unused_engines"]]
     if figures["idle_arrays"] and figures["used_arrays"]:
         of, idle = ", ".join(figures["used_arrays"]), ", ".join(figures["idle_arrays"])
@@ -200,7 +200,7 @@ def _units(figures: Mapping[str, Any]) -> str:
 
 
 def _format_exclusions(host: Mapping[str, Any]) -> str:
-    """Return what these totals leave out."""
+    """Return a line on what these totals leave out: work of the host and copies. It is empty where there is none."""
     exclusions = list[str]()
     if host["islands"]:
         contents = f"{format_count(host['nodes'], 'node')}, {format_count(host['macs'], 'MAC')}"

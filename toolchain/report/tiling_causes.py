@@ -61,7 +61,7 @@ def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequen
 
 
 def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits) -> list[str]:
-    """Return the limits that show an instruction only part of the kernel."""
+    """Return the reasons why an instruction sees only a part of the kernel, by limits of dilation and of the kernel's size."""
     reasons = list[str]()
     if limits.max_dilation and any(d > m and k > 1 for d, m, k in zip(op.dilations, limits.max_dilation, kernel)):
         reasons.append(

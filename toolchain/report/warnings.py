@@ -107,7 +107,7 @@ def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
 
 
 def unseen_warnings(names: Sequence[str]) -> list[str]:
-    """Return a warning on tensors without a calibrated range.
+    """Return at most one warning, which names tensors without a calibrated range.
 
     `names`: tensors that were zero in all calibration data.
     """

@@ -42,7 +42,7 @@ class Objective:
 
     @property
     def title(self) -> str:
-        """Return the name with its unit, where the name does not end with that."""
+        """Return the name, with its unit in brackets where the name does not tell it."""
         is_plain = self.name.endswith(self.unit) or self.unit in ("share", "s", "MACs a cycle", "dB")
         return self.name if is_plain else f"{self.name} ({self.unit})"
 

@@ -149,7 +149,8 @@ class JobMaker:
         return self._networks[name]
 
     def _machine(self, name: str) -> tuple[Any, Any, dict[str, str]]:
-        """Return the data of a machine's file without its description, those of its instruction table, and digests of both."""
+        """Return the data of a machine's file without its description, those of its instruction table (or None), and digests by
+        file."""
         if name not in self._machines:
             file, table = machine_files(self.sweep.machines[name].file)
             data = read_yaml(file, str(file)).data

@@ -135,6 +135,7 @@ class _Constant:
     """A constant of a layer.
 
     `key`: equal for equal values.
+    `size_bytes`: bytes of it that come at least once.
     `pixel_bytes`: bytes that all channels of one pixel need.
     """
 
@@ -144,7 +145,8 @@ class _Constant:
 
 
 def _constants(layer: Layer, required: RequiredElements) -> tuple[_Constant, ...]:
-    """Return the constants that come for the required elements of a layer's output."""
+    """Return the constants that come at least for the required elements of a layer's output; empty unless they include every
+    channel."""
     if not required.channels or not isinstance(layer.node.op, TiledOp):
         return ()
     if isinstance(layer.node.op, IntegerConvolution):

@@ -209,7 +209,7 @@ def _find_moved_boxes(layer: Layer, box: ElementBox) -> dict[str, ElementBox | N
 
 
 def _undo_reshape(shape: Sequence[int], output: Sequence[int], box: ElementBox) -> ElementBox:
-    """Return the box under the shape before a Reshape, where no dimension but those of one element change; else one element."""
+    """Return the box under the shape before a Reshape; one element where the Reshape changes more than dimensions of size 1."""
     if box.counts == tuple(output):
         return full_box(shape)
     wide_axes = [axis for axis, size in enumerate(output) if size != 1]

@@ -127,7 +127,9 @@ def _ranges(stages: Sequence[FlowStage], target: int, room: ChipCapacity, span: 
 
 
 def _again(cut_bytes: int, target: FlowStage, room: ChipCapacity) -> int:
-    """Return the bytes that every schedule must have at the target's moment and that fit no memory of the chip.
+    """Return the bytes that every schedule must have at the target's moment and that fit no memory of the chip. Below 1, all
+    fit.
+
     A sum is at most an element of some tensor, or of the target's own, each of which has an equal part.
     """
     uncovered_bytes, each = float(cut_bytes), float(room.element_bytes)

@@ -84,8 +84,10 @@ class MinUnitUse:
         return {**{name: min(uses.get(name, 0.0) for uses in feasible) for name in names}, **self._ports(layer)}
 
     def _beside_padding(self, layer: Layer, tiling: Tiling) -> Uses | None:
-        """Return the uses of a convolution where parts of the kernel that meet only padding are left out.
-        The result is the least of each unit over all ways to join neighbouring rows; None where nothing is left out.
+        """Return the uses of a convolution where parts of the kernel that meet only padding are left out, None where there are
+        none.
+
+        The result is the least of each unit over all ways to join neighbouring rows.
         """
         op = layer.node.op
         if not isinstance(op, IntegerConvolution) or not any(op.pads):
