@@ -50,7 +50,8 @@ class GroupedCommand(TyperCommand):
     examples: Mapping[str, str] = MappingProxyType({})
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then each group of options in the order of declaration, with its example."""
+        """Write the arguments, then each group of options in the order of declaration, with its example. Options without a
+        group are last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
@@ -70,6 +71,7 @@ def application(
 ) -> typer.Typer:
     """Return a typer application without panels and colours, whose usage errors are a few plain lines and exit code 2.
 
+    `command`: the only command; None for an application to which the caller adds commands.
     `examples`: by group of options, a command line for --help.
     """
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
@@ -91,9 +93,11 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """Turn faults into a message on stderr and exit code 2, Ctrl-C into 130.
+    """Turn faults into a message on stderr and exit code 2, Ctrl-C into 130, and a closed stdout into exit code 1 without a
+    message.
 
-    The faults are a ToolchainError, a file that cannot be read or written, and missing memory.
+    The faults are a ToolchainError, a file that cannot be read or written, and missing memory. Other exceptions pass.
+    For the rest of the process, numpy's RuntimeWarnings are silent, and stdout and stderr escape what they cannot encode.
     """
     # numpy warns of NaN and overflow at the line where they arise; what comes of them is checked and reported.
     warnings.simplefilter("ignore", RuntimeWarning)
@@ -249,7 +253,8 @@ def _unwritable(path: Path) -> str | None:
 
 
 def require_new_folder(option: str, directory: Path | None) -> None:
-    """Raise CompileError where the directory cannot be made or is not empty. None is accepted: no directory is requested."""
+    """Raise CompileError where the directory cannot be made or is not empty. It is not made. None, for no directory, is
+    accepted."""
     if directory is None:
         return
     require_folder(option, directory)
@@ -258,7 +263,7 @@ def require_new_folder(option: str, directory: Path | None) -> None:
 
 
 def require_folder(option: str, directory: Path) -> None:
-    """Raise CompileError where the directory neither exists nor can be made, or cannot be written to."""
+    """Raise CompileError where the directory neither exists nor can be made, or cannot be written to. It is not made."""
     existing_parent = next(d for d in (directory, *directory.absolute().parents) if d.exists())
     if not existing_parent.is_dir() or not os.access(existing_parent, os.W_OK):
         raise CompileError(

@@ -44,12 +44,13 @@ class KeyTrial:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """Return the trial as in the JSON report."""
+        """Return the changed key, its value before and after, and the cycles, as in the JSON report; without the layers."""
         return {"key": self.change.key, "before": self.change.before, "after": self.change.after, "cycles": self.cycles}
 
 
 class KeyTrials:
-    """A network's program, timed on machines with one key changed; each change is timed once.
+    """The class times a network's program on machines with one key changed; each change is timed once. Host nodes are not
+    timed.
 
     `container`: the compiled network.
     `figures`: those of the network on its own machine.
@@ -61,14 +62,17 @@ class KeyTrials:
 
     def run(self) -> list[KeyTrial]:
         """Return the trials of keys on which the three largest causes of the network's cycles depend, that of fewest cycles
-        first."""
+        first.
+
+        Causes below a twentieth of the cycles, and causes without keys, do not count. The list is empty where none is left.
+        """
         trials = self._try_causes(self._rank(self._figures))
         return sorted(trials, key=lambda trial: trial.cycles)
 
     def list_warnings(self) -> list[str]:
-        """Return a warning for each key or option that helps layers far above their bounds; empty for a network of few cycles.
+        """Return a warning for each key or option that helps layers far above their bounds.
 
-        Only keys of such layers are timed.
+        Only keys of such layers are timed. The list is empty for a network below 100,000 cycles.
         """
         if self._figures["cycles"] < _FEWEST_CYCLES:
             return []
@@ -86,7 +90,7 @@ class KeyTrials:
         return 0 < _SLOW * bound < layer["cycles"] and layer["cycles"] >= _LAYER_SHARE * self._figures["cycles"]
 
     def _rank(self, figures: Mapping[str, Any]) -> list[CauseCycles]:
-        """Return the causes of cycles, of the network or of a layer, that are worth a trial."""
+        """Return the causes, largest first, of at least a twentieth of the cycles of `figures`: a network's or a layer's."""
         return [
             cause_cycles
             for cause_cycles in rank_causes(figures["attribution"] or {})
@@ -94,7 +98,7 @@ class KeyTrials:
         ]
 
     def _rank_waste(self, layer: Mapping[str, Any]) -> list[CauseCycles]:
-        """Return the causes of a layer's cycles without its products, which are part of its bound."""
+        """Return a layer's causes, as `_rank`, without useful work of a MAC array, which is part of its bound."""
         arrays = {unit.name for unit in self._container.machine.chip.of_kind("mac_array")}
         return [
             cause_cycles
@@ -103,8 +107,12 @@ class KeyTrials:
         ]
 
     def _find_option(self, layer: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the option or key that keeps bytes on the chip, with a clause on them; None where the layer does not wait for
-        DRAM."""
+        """Return the option or key that keeps bytes on the chip, with a clause on the bytes that cross the DRAM port.
+
+        It is None where the layer does not mainly wait for DRAM, or moves at most twice the least bytes. Where the machine has
+        several
+        staging memories, none is named as too small.
+        """
         moved = sum(layer["traffic"].get("dram", {}).get(kind, 0) for kind in ("read_bytes", "write_bytes"))
         least, chip = layer["bounds"]["dram_bytes"], self._container.machine.chip
         channels = {unit.name for unit in chip.of_kind("dma")}
@@ -132,7 +140,10 @@ class KeyTrials:
         return constants + sum(graph.types[n].size_bytes for n in maps)
 
     def _find_key(self, layer: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the key with which a layer takes fewest cycles, and these; None where none helps it and the network."""
+        """Return the key with which a layer takes fewest cycles, and a clause that tells these.
+
+        It is None where no key saves a tenth of the layer's cycles and also some of the network's.
+        """
         name, cycles = layer["name"], self._figures["cycles"]
         trials = self._try_causes(self._rank_waste(layer))
         helpful = [t for t in trials if t.layers[name] <= _HELPS * layer["cycles"] and t.cycles < cycles]
@@ -140,7 +151,7 @@ class KeyTrials:
         return None if best is None else (best.change.describe(), f"{best.layers[name]:,} cycles with it")
 
     def _describe(self, option: str, layers: Sequence[tuple[Mapping[str, Any], str]]) -> str:
-        """Return a warning on layers that one key or option helps."""
+        """Return a warning on layers that one key or option helps; it names at most three of them."""
         shown = [
             f"{layer['name']} ({layer['cycles']:,} cycles, {layer['cycles'] / layer['bounds']['cycles']:.1f} times its bound; "
             f"{effect})"
@@ -150,7 +161,7 @@ class KeyTrials:
         return f"{format_count(len(layers), 'layer')} far above what the units need; {option} helps: {', '.join(shown)}{more}"
 
     def _try_causes(self, causes: Sequence[CauseCycles]) -> list[KeyTrial]:
-        """Return the trials of the keys of the first causes that have any."""
+        """Return the trials of the keys of the first three causes that have any; changes that break a rule are left out."""
         changes_by_cause = [list_changes(self._container.machine.chip, cause_cycles) for cause_cycles in causes]
         tried = [changes for changes in changes_by_cause if changes][:_CAUSES]
         trials = [self._time(change) for change in dict.fromkeys(change for changes in tried for change in changes)]

@@ -86,7 +86,9 @@ class TypeTrials:
         """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after.
 
         It begins with the most groups that the budget of cycles allows, and halves their number while the worst part loses less
-        than SAME_DB. Parts that gain nothing by wider codes do not count.
+        than SAME_DB. Parts that gain nothing by wider codes do not count. Groups that raise the worst part by no more than
+        SAME_DB are
+        not widened; the second level is then that of the trial.
         """
         count = self._find_most_within_budget(progress)
         gaining_parts = self._list_gaining_parts(0, count)
@@ -103,13 +105,17 @@ class TypeTrials:
         return (count if level > before_db + SAME_DB else 0), (before_db, level)
 
     def compare(self, count: int, other: int) -> tuple[float, float]:
-        """Return the worst part in dB with `count` groups and with `other`, among the parts that gain between them. Raise
-        CompileError."""
+        """Return the worst part in dB with `count` groups and with `other`, among the parts that gain from the first to the
+        second.
+
+        Both are CEILING_DB where no part gains more than SAME_DB. Raise CompileError where the machine cannot express the
+        codes.
+        """
         gaining_parts = self._list_gaining_parts(count, other)
         return self._find_worst_db(count, gaining_parts), self._find_worst_db(other, gaining_parts)
 
     def _list_gaining_parts(self, count: int, other: int) -> list[str]:
-        """Return the parts that gain by more groups."""
+        """Return the parts, and what they hold, that gain more than SAME_DB from `count` groups to `other`."""
         before, after = self.measure_levels(count), self.measure_levels(other)
         return [part for part in before if after.get(part, before[part]) > before[part] + SAME_DB]
 
@@ -127,7 +133,7 @@ class TypeTrials:
         return self.count_cycles(count) / max(self.count_cycles(0), 1)
 
     def _find_most_within_budget(self, progress: Progress) -> int:
-        """Return the largest number of groups within the budget of cycles, by bisection."""
+        """Return the largest number of groups within the budget of cycles, by bisection: more groups are taken to cost more."""
         least, most = 0, len(self._order)
         count = most
         while least < most:

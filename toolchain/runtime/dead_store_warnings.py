@@ -35,9 +35,11 @@ Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer r
 def find_dead_stores(
     container: Container, region: Region, ops: InstructionStream, dead_stores: Sequence[DeadStore]
 ) -> tuple[str, ...]:
-    """Return a sentence for each layer with bytes that nothing reads, beyond those that the network itself drops; empty without
-    any.
+    """Return a sentence for each layer with bytes that nothing reads, and one for each range of constants that is never read.
 
+    A layer's results are left out if their unread bytes are no more than those that the network itself drops. The tuple is
+    empty
+    where nothing is left.
     `ops`: the program's flow; `dead_stores`: the simulator's findings in it.
     """
     if not dead_stores:
@@ -72,7 +74,8 @@ def _sentence(unread: Sequence[DeadStore], ops: InstructionStream, layer: str) -
 
 
 class _Network:
-    """The elements that the region's layers read of each other's results, to tell which bytes the network itself drops."""
+    """The elements of each result that layers of the region or its outputs read, to tell which bytes the network itself
+    drops."""
 
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         region_nodes = set(region.nodes)

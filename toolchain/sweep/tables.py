@@ -16,7 +16,7 @@ _INTEGERS = ("cycles", "sram_bytes", "sram_size_bytes", "dram_bytes", "program_b
 
 
 def csv_table(rows: Sequence[Row]) -> bytes:
-    """Return the table as CSV; a metric that a build does not have is empty."""
+    """Return the table as CSV with a row of column names, in UTF-8. What a build lacks is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = make_columns(rows)
@@ -42,9 +42,11 @@ def parquet_table(rows: Sequence[Row]) -> bytes:
 
 
 def make_columns(rows: Sequence[Row]) -> Mapping[str, list[Any]]:
-    """Return the values of each column: network, machine, keys, options, status, reason, metrics, key of the build.
+    """Return the values of each column: network, machine, keys, options, status, reason, metrics, and `key`, that of the build.
 
-    A row has None in the column of a key, option or metric that it lacks.
+    Values of keys and options are text: JSON, unless they are strings. A row has None in the column of a key, option or metric
+    that
+    it lacks.
     """
     keys = dict.fromkeys(key for row in rows for key, _ in row.point.keys)
     options = dict.fromkeys(option for row in rows for option, _ in row.point.options)
