@@ -1,1 +1,1 @@
-"""Serve every part of the toolchain: files written whole, cancellation, onnxruntime, sets of shapes, tables of modules."""
+"""Hold what every part of the toolchain may use: atomic files, cancellation, onnxruntime, entry points, tables of modules."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Read files up to a limit, and write files so that they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read_limited(path: str | Path, limit_bytes: int) -> bytes:
-    """The file's bytes. A pipe or a device is read no further than the limit. Raises OSError naming the file, also where it is
-    longer than that."""
+    """Return the file's bytes. Raise OSError naming the file, also where it is longer than `limit_bytes`.
+
+    A pipe or a device may hold at most `STREAM_BYTES` where that is less; no more than the limit is read.
+    """
     with naming(path), open(path, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -39,16 +41,17 @@ def _too_long(limit_bytes: int) -> OSError:
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Writes beside, then renames: a reader never sees half a file, and a failure leaves the old one."""
+    """Write one file as `write_files` does: a reader never sees half of it, and a failure leaves the old one. Raise OSError."""
     write_files({path: data})
 
 
 def write_files(files: Mapping[str | Path, bytes], folders: Iterable[Path] = ()) -> None:
-    """Write all files or none: each beside its target first, and renamed, in their order, when every one is complete.
+    """Write all files or none. Raise OSError naming the target.
 
-    So the last one is new only where all others are. folders: are made where they are not there, and removed again where it
-    fails. What is there and no plain file (a pipe, /dev/stdout) is written to directly, before the first is renamed. Raises
-    OSError naming the target.
+    Each is written to a temporary file in its folder. When all are complete they are renamed, in their order, so that the
+    last one is new only where all others are. Pipes and devices such as /dev/stdout are written to directly, before the first
+    is renamed.
+    `folders`: created where they are missing, and removed again if writing fails.
     """
     streams = [path for path in files if is_stream(path)]
     new_folders: list[Path] = []
@@ -89,13 +92,13 @@ def _remove(staged: Iterable[tuple[str, str | Path]], folders: Iterable[Path]) -
 
 
 def is_stream(path: str | Path) -> bool:
-    """A pipe or a device such as /dev/stdout: written to, never replaced. Directories are counted in."""
+    """Return whether the path exists and is no plain file: a pipe, a device such as /dev/stdout, or a directory."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """An OSError inside names this file: of a full disk the system says no name, of a temporary file one that nobody gave."""
+    """Make an OSError inside name `path`: the system names no file for a full disk, and a temporary one for others."""
     try:
         yield
     except OSError as fault:
@@ -103,7 +106,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def _write_beside(target: str, data: bytes) -> str:
-    """The temporary file that now holds `data`, with the rights that a new file would have."""
+    """Write `data` to a new temporary file in the target's folder, with the rights that a new file has, and return its path."""
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
     file = open(temporary, "xb")  # noqa: SIM115  # fails without a file to remove

@@ -16,7 +16,10 @@ _REPEAT_S = 0.5  # docs/python.md: compiled modules lose an exception now and th
 
 
 def make_deadline(limit_s: float | None, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool] | None:
-    """Return a function that is true once `limit_s` seconds have gone by since its first call; None without a limit."""
+    """Return a function that returns True from `limit_s` seconds after its first call on; None without a limit.
+
+    `clock`: returns seconds.
+    """
     if limit_s is None:
         return None
     began_s: list[float] = []
@@ -42,10 +45,11 @@ class _Interrupt(BaseException):
 
 
 def run_cancellable(task: Callable[[], Result], cancel: CancelEvent | None) -> Result:
-    """Return the result of `task`, which ends soon after `cancel` is set. Raise CancelledError then.
+    """Return the result of `task`, which is ended soon after `cancel` is set. Raise CancelledError then.
 
-    A watching thread raises an exception in this one. It arrives between two steps of Python, so that a single call of
-    numpy or onnxruntime is waited for.
+    `cancel`: None lets the task run to its end. Any exception of the task passes through.
+    A watching thread raises an exception in this one. It arrives between two steps of Python, so that a single call of numpy
+    or onnxruntime is waited for.
     """
     if cancel is None:
         return task()

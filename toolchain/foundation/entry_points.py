@@ -1,4 +1,4 @@
-"""Several sets of input shapes in one file: what is said of each, and of what they share."""
+"""Write the sentences and figures about entry points: several sets of input shapes of one model, compiled into one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from toolchain.errors import CompileError, InternalError, ProgramError, format_c
 
 @contextmanager
 def entry_in_errors(entry: str | None) -> Generator[None]:
-    """A fault inside says of which entry; None: there is only one. A program is built inside, not read: its faults are ours."""
+    """Make errors inside name the entry; `entry` None: there is only one, and they stay as they are.
+
+    A ProgramError becomes an InternalError: inside a build, programs are the toolchain's own.
+    """
     try:
         yield
     except CompileError as fault:
@@ -23,14 +26,15 @@ def entry_in_errors(entry: str | None) -> Generator[None]:
 
 
 def label_sentences(entry: str, sentences: Sequence[str]) -> list[str]:
+    """Return the sentences, each with the entry's name in front."""
     return [f"entry {entry}: {sentence}" for sentence in sentences]
 
 
 def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the figures of a file of several entries, by the keys of the JSON file.
+    """Return the JSON figures of a file of several entries: sizes, and the figures of each entry.
 
-    `alone`: bytes that a file of each entry has.
-    `figures`: those of each entry.
+    `file_bytes`: of the file. `alone`: by entry, bytes of a file of that entry alone.
+    `figures`: by entry, its figures, of which name and machine are the same in all.
     """
     first = next(iter(figures.values()))
     return {
@@ -44,10 +48,10 @@ def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mappi
 
 
 def describe_states(entries: Sequence[str], shared: Sequence[str], separate: Sequence[str]) -> list[str]:
-    """Return notes on which states the entries share.
+    """Return notes on which states the entries share, or that each has its own.
 
-    `shared`: states that are one for all entries.
-    `separate`: states that each entry has for itself.
+    `shared`: names of states that are one for all entries.
+    `separate`: names of states that each entry has for itself.
     """
     shared_sentence = f"entries {', '.join(entries)}: {format_count(len(shared), 'state')} in common, as the last run leaves them"
     alone = [f"state {name}: each entry has its own, of another shape, type or scale" for name in separate]
@@ -57,7 +61,8 @@ def describe_states(entries: Sequence[str], shared: Sequence[str], separate: Seq
 def sharing_text(figures: Mapping[str, Any], given_by: str | None) -> str:
     """Return the sentence on the bytes that entries share.
 
-    `given_by`: the parameters file that says how all are quantized. None: the first is calibrated.
+    `figures`: of `figures_of_entries`.
+    `given_by`: the parameters file that says how all are quantized; None: the first entry's calibration does.
     """
     alone = figures["alone_bytes"]
     by = f"as {given_by} says" if given_by is not None else f"by the calibration of entry {next(iter(alone))}"

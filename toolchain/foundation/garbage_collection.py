@@ -18,9 +18,9 @@ class _Pauses:
 
 @contextmanager
 def pause_collection() -> Generator[None]:
-    """Let no search for reference cycles begin inside the block; it is on again behind it if it was before.
+    """Disable Python's garbage collection inside the block; behind it it is as it was before.
 
-    Blocks of several threads may overlap: the last to end switches it on again.
+    Blocks of several threads may overlap: the last to end enables it again.
     """
     with _Pauses.lock:
         if not _Pauses.count:

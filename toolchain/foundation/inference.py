@@ -1,4 +1,7 @@
-"""The door to onnxruntime: every model is opened and run here, and what onnxruntime refuses is one sentence."""
+"""Open and run every model of the toolchain in onnxruntime, so that whatever onnxruntime refuses is an error of one sentence.
+
+The module also holds what all sessions of this process share: libraries of custom operators, and the host of float models.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _HOST: ContextVar[str] = ContextVar("_HOST", default="cpu")
 
 
 class InferenceError(CompileError):
-    """onnxruntime does not open or does not run a model, optimized or not. reason: what it says, in one line."""
+    """The error that onnxruntime does not open or does not run a model. `reason`: what onnxruntime says, in one line."""
 
     def __init__(self, verb: str, reason: str):
         super().__init__(f"onnxruntime cannot {verb} the model: {reason}")
@@ -43,7 +46,9 @@ class InferenceSession:
         self._session = session
 
     def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
-        """The values of these outputs, of all where None. Raises InferenceError, MemoryError."""
+        """Return the values of these outputs; `outputs` None: of all, in the model's order. Raise InferenceError or
+        MemoryError.
+        """
         names = None if outputs is None else list(outputs)
         return _call_checked("run", lambda: self._session.run(names, dict(feeds), run_options))
 
@@ -62,7 +67,7 @@ class InferenceSession:
     def get_nodes_by_provider(self) -> dict[str, tuple[str, ...]]:
         """Return the nodes that each provider runs, as `name (operator)`; fused nodes are one.
 
-        Only of sessions with several providers, and where onnxruntime records it (from 1.24 on); otherwise empty.
+        The result is empty for sessions with one provider, and where onnxruntime does not record it (before 1.24).
         """
         if len(self.get_providers()) < 2 or not hasattr(self._session, "get_provider_graph_assignment_info"):
             return {}
@@ -76,7 +81,7 @@ class InferenceSession:
 def use_custom_ops(libraries: Iterable[str]) -> None:
     """Hand libraries of custom operators to every session of this process from now on.
 
-    Raise CompileError where onnxruntime cannot load one.
+    `libraries`: paths; one that was handed over before is ignored. Raise CompileError where onnxruntime cannot load one.
     """
     for library in libraries:
         file = str(Path(library).resolve())  # one library by two names would be registered twice
@@ -95,14 +100,15 @@ def use_custom_ops(libraries: Iterable[str]) -> None:
 
 
 def has_custom_ops() -> bool:
-    """Return whether there are libraries of custom operators, so that onnxruntime may know any domain."""
+    """Return whether `use_custom_ops` was given a library, so that onnxruntime may know any domain."""
     return bool(_LIBRARIES)
 
 
 def session_options(*, optimized: bool, threads: int = 1) -> Any:
     """Return onnxruntime.SessionOptions for one session, with the custom operators of this process.
 
-    They log nothing: what onnxruntime logs it also raises. `optimized`: whether onnxruntime may rewrite the graph.
+    `optimized`: whether onnxruntime may rewrite the graph. `threads`: inside one operator.
+    Sessions log nothing: what onnxruntime logs it also raises.
     """
     import onnxruntime
 
@@ -118,7 +124,9 @@ def session_options(*, optimized: bool, threads: int = 1) -> Any:
 
 
 def add_weights(options: Any, weights: Mapping[str, Any]) -> None:
-    """Add initializers, arrays by name, that the model has no values for. Keep the arrays as long as the session."""
+    """Give `options` the values of initializers that the model lacks, by name. The caller keeps the arrays while the session
+    lives.
+    """
     import onnxruntime
 
     if weights:
@@ -129,11 +137,11 @@ def add_weights(options: Any, weights: Mapping[str, Any]) -> None:
 def open_model(
     model: bytes | str | Path, options: Any, *, providers: Sequence[str] = CPU, disabled_optimizers: Sequence[str] = ()
 ) -> InferenceSession:
-    """Open serialized ONNX, or its file.
+    """Open serialized ONNX, or its file. Raise InferenceError or MemoryError.
 
     `options`: of `session_options`, for this session alone: several providers change them.
+    `providers`: onnxruntime's, the preferred one first.
     `disabled_optimizers`: names of onnxruntime's graph transformers.
-    Raise InferenceError, MemoryError.
     """
     import onnxruntime
 
@@ -158,7 +166,7 @@ def _with_options(providers: Sequence[str]) -> list[str | tuple[str, dict[str, s
 
 @contextmanager
 def run_float_models_on(host: str) -> Iterator[None]:
-    """Have float models that are opened inside without providers of their own run on this host: cpu or cuda."""
+    """Set the host, "cpu" or "cuda", that `get_float_host` returns inside the block."""
     token = _HOST.set(host)
     try:
         yield
@@ -167,12 +175,12 @@ def run_float_models_on(host: str) -> Iterator[None]:
 
 
 def get_float_host() -> str:
-    """Return the host that `run_float_models_on` has set; cpu outside of it."""
+    """Return the host that `run_float_models_on` has set, on which callers open float models; "cpu" outside of it."""
     return _HOST.get()
 
 
 def host_providers(host: str) -> tuple[str, ...]:
-    """Return the providers of onnxruntime for a host: cpu or cuda. Raise CompileError where they cannot run here."""
+    """Return onnxruntime's providers for a host, "cpu" or "cuda". Raise CompileError where they cannot run here."""
     if host == "cpu":
         return CPU
     if host != "cuda":
@@ -185,7 +193,7 @@ def host_providers(host: str) -> tuple[str, ...]:
 
 @cache
 def find_cuda_fault() -> str | None:
-    """Return why onnxruntime does not run on a GPU here, with the way out; None: it does."""
+    """Return why onnxruntime does not run on a GPU here, with the way out; None: it does. The first answer is kept."""
     import onnxruntime
 
     if _has_distribution("onnxruntime") and _has_distribution("onnxruntime-gpu"):

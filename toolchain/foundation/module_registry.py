@@ -1,6 +1,6 @@
-"""Serve packages: tables that their files each hold a part of, and names that they import where these are used.
+"""Serve packages whose modules each hold a part of a table, and packages that import their exported names lazily.
 
-Adding a file is enough for its entries. Importing a package costs little.
+So adding a file is enough for its entries, and importing a package costs little.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from toolchain.errors import InternalError
 
 
 def files_of(package: ModuleType) -> list[ModuleType]:
-    """The modules of a package, by name."""
+    """Import and return the modules of a package, ordered by name; packages inside it are entered once, as one module."""
     return [import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
 
 
 def merge_tables(files: Iterable[ModuleType], table: str, does: str) -> dict[Any, Any]:
-    """The entries of all tables of this name. Raises InternalError where two files have one key; does: what the other one does
-    with it, in words."""
+    """Return the entries of all modules' dictionaries named `table`; modules without one are skipped.
+
+    Raise InternalError where two modules have one key. `does`: what the other one does with it, in words, for that message.
+    """
     table_by_key: dict[Any, Any] = {}
     for file in files:
         for key, value in getattr(file, table, {}).items():
@@ -34,7 +36,8 @@ def merge_tables(files: Iterable[ModuleType], table: str, does: str) -> dict[Any
 def export_lazily(package: str, names_by_module: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return a package's `__getattr__`, which imports the module of a name when the name is first read.
 
-    `names_by_module`: exported names by the module inside the package that has them. None is the name of a module.
+    `names_by_module`: by module inside the package, its exported names. The `__getattr__` raises AttributeError for other
+    names.
     """
     module_by_name = {name: module for module, names in names_by_module.items() for name in names}
 

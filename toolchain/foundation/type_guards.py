@@ -1,4 +1,4 @@
-"""Tests of a value's type that leave a type checker no unknown type of elements, as `isinstance` of a generic class does."""
+"""Test a value's type so that a type checker knows its elements as Any, where `isinstance` would leave them unknown."""
 
 from __future__ import annotations
 

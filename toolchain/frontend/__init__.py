@@ -1,4 +1,8 @@
-"""ONNX in: read, bind shapes, fold constants, one spelling for each thing. docs/frontend.md describes the normal form."""
+"""Import an ONNX model: read it, bind its shapes, fold constants, and write every operator in one canonical form.
+
+`load_model` does all of it; its result, a `NormalModel`, is what every later stage starts from (docs/frontend.md).
+The package imports a module, and onnx with it, when one of its exported names is first used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The normalised model, and the way from a file to it."""
+"""Load an ONNX model into canonical form, and hold the result for all stages behind the frontend.
+
+`load_model` runs the frontend's passes in order: read, bind inputs, import and fold, cast to float32, dequantize,
+canonicalize.
+Its result, a `NormalModel`, also keeps how the canonical form relates to the user's file: names, codes of constants, states.
+`to_graph` hands the graph to the chip's passes, `parts` and `extract` hand float models to onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +47,10 @@ NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class DecomposedModel:
-    """A model in which steps replaced operators.
+    """A model in which steps replaced operators, as calibration needs it.
 
     `original_model`: the model before that.
-    `within`: the measured range of tensors between steps.
+    `within`: by tensor between steps, the limits that clip its calibrated range.
     """
 
     original_model: onnx.ModelProto
@@ -53,23 +59,35 @@ class DecomposedModel:
 
 @dataclass(frozen=True)
 class NormalModel:
-    """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
-    ONNX; `notes` say what was assumed on the way in, `warnings` what of that
-    changes what the model does; `nodes` are (name, operator) of all nodes that the file has; `source` is
-    the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants;
-    weights: by node of the file, its constants of two dimensions and more that are no bias, by all their names there; own: of
-    tensors that the file has under another shape, its name (`y` of `y/rows`), of those of a step what they are at all steps.
+    """A model in canonical form (docs/frontend.md), and how it relates to the user's file.
 
-    undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
-    they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
-    steps that have the finest codes of the machine where nobody says other; repeated: by tensor of a step of a
-    sequence, the name of what it is at all steps, which are measured as one; first: states that go into a
-    sequence; made_of: by constant of steps, the one of the model that it is a part of; steps_error: how far steps are from their
-    operator in float, as a share of each number; states: inputs with the outputs that are
-    these inputs of the next run, states_asked: those of them that somebody asked for, states_likely: pairs that are none unless
-    somebody asks; alike: by tensor of a block that is like one before it, the tensor whose range is also its; bound:
-    inputs of the file that somebody or the data bind to these values; plugin_nodes: by node of the file whose operator a plug-in
-    defines, the name of that plug-in."""
+    `graph`: nodes hold OnnxOp whose constant parameters are still constant inputs, as in ONNX. `opset`: the nodes' operator
+    set.
+    `notes`: what was assumed on the way in. `warnings`: assumptions that change what the model does.
+    `nodes`: (name, operator) of every node of the file.
+    `source`: the file itself for onnxruntime, None where onnxruntime does not run it.
+    `stored`: for a quantized file, by node, how it holds the node's constants.
+    `weights`: by node of the file, the names of its constants of two or more dimensions, all names that each has there.
+    `source_name_by_tensor`: for tensors that the file has in another shape, their name there (`y` for `y/rows`). For tensors
+    of one step of a sequence, the name that they share at all steps.
+
+    These fields are about operators that were decomposed into steps:
+    `undivided`: the model before, None where no operator was decomposed.
+    `reasons_undivided`: by node that stays whole although its operator can be decomposed, the reason.
+    `inner`: by tensor between steps, where its range is from if not from calibration of it alone.
+    `finest`: tensors between steps that have the machine's finest codes unless the user sets a type.
+    `repeated`: by tensor of one step of a sequence, the name for all steps, which share one range.
+    `first`: tensors of states that go into a sequence.
+    `made_of`: by constant of steps, the model's constant that it is a part of.
+    `steps_error`: how far steps are from their operator in float, as a share of each number.
+
+    `states`: (input, output) pairs where the output is the input of the next run. `states_asked`: those that the user
+    requested.
+    `states_likely`: pairs that look like states but are kept as input and output unless the user requests them.
+    `twin_by_tensor`: by tensor of a repeated block, the tensor of an earlier block with which it shares its range.
+    `bound`: by input of the file that became a constant, its value.
+    `plugin_nodes`: by node of the file whose operator a plug-in defines, the name of that plug-in.
+    """
 
     graph: OnnxGraph
     opset: int
@@ -97,26 +115,28 @@ class NormalModel:
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
-        """The same as ONNX: valid, static, every tensor typed; made when first asked for."""
+        """The model as ONNX: valid, static, every tensor typed. It is made at the first access and kept."""
         return to_proto(self.graph, self.opset)
 
     @property
     def divided(self) -> DecomposedModel | None:
-        """Return the decomposed model for calibration.
+        """The model before decomposition and the clipped ranges, for calibration.
 
-        The answer is None where nothing was decomposed and no state goes through a sequence.
+        None where nothing was decomposed and no tensor has a clipped or shared range.
         """
         within = {**{n: r for n, r in self.inner.items() if isinstance(r, ClippedRange)}, **self.over_sequences}
         return DecomposedModel((self.undivided or self).proto, within) if within or self.undivided is not None else None
 
     @property
     def fixed(self) -> frozenset[str]:
-        """The tensors between steps that nobody measures."""
+        """The tensors between steps that are not calibrated, since their range is fixed."""
         return frozenset(n for n, r in self.inner.items() if not isinstance(r, ClippedRange))
 
     @property
     def over_sequences(self) -> dict[str, ClippedRange]:
-        """Tensors that depend on all earlier steps of a sequence, with what their values lie in."""
+        """The limits of the ranges of tensors that depend on earlier steps or earlier runs. Tensors of one `as_one` share a
+        range.
+        """
         anything = ClippedRange(-math.inf, math.inf)
         steps = {n: replace(anything, as_one=one) for n, one in self.repeated.items() if n in self.types and n not in self.inner}
         measured = {n: r for n, r in self.inner.items() if isinstance(r, ClippedRange) and r.as_one}
@@ -133,13 +153,16 @@ class NormalModel:
         return all_
 
     def name(self, tensor: str) -> str:
-        """Return the name that people are told of a tensor: the file's name, where that tensor has all its elements."""
+        """Return the name under which messages show a tensor: the file's, where the file has the same elements in another
+        shape.
+        """
         return self.source_name_by_tensor.get(tensor, tensor)
 
     def by_name(self, value_by_tensor: Mapping[str, T]) -> dict[str, T]:
         """Return values of graph tensors by the tensors' names in the file.
 
-        Several tensors here may be one of the file in other shapes; the first counts, since reshaping keeps codes.
+        Several tensors here may be one of the file in other shapes; the first in graph order counts, since reshaping keeps
+        codes.
         """
         order = {n: i for i, n in enumerate((*self.inputs, *(n for node in self.graph.nodes for n in node.outputs)))}
         value_by_name: dict[str, T] = {}
@@ -148,7 +171,9 @@ class NormalModel:
         return value_by_name
 
     def in_all_shapes(self, value_by_tensor: Mapping[str, T]) -> dict[str, T]:
-        """Return values of the file's tensors, repeated for their other shapes that have no value of their own."""
+        """Return the values, extended to tensors that are one of the given tensors in another shape and have no value of
+        their own.
+        """
         return {
             **{
                 t: value_by_tensor[source_name]
@@ -159,9 +184,9 @@ class NormalModel:
         }
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
-        """Yield models that, run one after the other, compute these tensors.
+        """Yield one or two models that, run one after the other, compute the tensors `names`.
 
-        The first computes the file's own tensors as far as the file has them. The second computes the rest in
+        The first computes those that the file itself has, and what the second reads. The second computes the rest in
         canonical form.
         """
         source_types = dict[str, TensorType]() if self.source is None else self.source.types
@@ -197,11 +222,11 @@ def load_model(
 ) -> NormalModel:
     """Read an ONNX model into canonical form. Raise CompileError, in one message, when the model cannot be used.
 
-    `model`: as `model_file` takes it: a path, bytes, a ModelProto or an onnx_ir.Model.
-    `shapes`: full shape by input name.
-    `values`: by input name, the constant numbers that replace the input.
-    `static_ranges`: the `static` of `dequantize_graph`.
-    `data`: where samples lie; they bind inputs that shapes depend on.
+    `model`: a path, bytes, a ModelProto or an onnx_ir.Model.
+    `shapes`: by input name, the full shape; inputs with open dimensions need one, or samples in `data`.
+    `values`: by input name, the numbers that replace the input as a constant.
+    `static_ranges`: whether ranges that a quantized file computes in each run are calibrated once instead.
+    `data`: where samples lie; they give values to inputs that shapes depend on. None: there are none.
     """
     file = model_file(model)
     proto, rewritten, map_notes = read_model(file)
@@ -261,17 +286,24 @@ def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], origin_b
 
 
 def to_graph(model: NormalModel) -> OnnxGraph:
-    """Nodes hold OnnxOp with their constant parameters as attributes; weights stay constant inputs."""
+    """Return the model's graph with constant parameters as attributes of its nodes; weights stay constant inputs."""
     return promote(model.graph)
 
 
 def extract(model: NormalModel, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
-    """The part of the model between these tensors, for onnxruntime. CompileError when it needs more inputs."""
+    """Return the part of the canonical form that computes `outputs` from `inputs`, for onnxruntime.
+
+    Raise CompileError when the outputs need further inputs.
+    """
     return to_proto(subgraph(model.graph, inputs, outputs), model.opset)
 
 
 def cast_to_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]]:
-    """The graph with float32 for all other floats, and a note that says so. The model's inputs and outputs keep their types."""
+    """Return the graph with float32 in place of all other float types, and one note that says so, or none where there are no
+    others.
+
+    The model's inputs and outputs keep their types, behind and before a Cast.
+    """
     other_dtypes = sorted({t.dtype for t in graph.types.values() if t.dtype in OTHERS})
     if not other_dtypes:
         return graph, ()

@@ -1,7 +1,7 @@
-"""Blocks that come one behind the other and are alike, as those of a transformer: which of their tensors stand for each other.
+"""Find blocks of nodes that repeat, such as the layers of a transformer, so that their tensors can share calibrated ranges.
 
-Nodes are compared in the order of the graph by operator, attributes, types and small constants, not by weights. Of a run of nodes
-that comes again, each node's operands and results are one with those of its like.
+Nodes are compared in graph order by operator, attributes, types and small or integer constants, but not by float weights.
+Where a run of at least four nodes repeats, the tensors at equal places of the blocks share a range.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEAST_NODES = 4  # of a run
 
 
 class RepeatedRun(NamedTuple):
-    """`length` nodes from `first` on, each alike with the one `period` behind it."""
+    """A run of `length` nodes from `first` on, each of which equals the one `period` nodes behind it."""
 
     length: int
     period: int
@@ -27,7 +27,9 @@ class RepeatedRun(NamedTuple):
 
 
 def tie_block_ranges(model: NormalModel) -> NormalModel:
-    """The model whose tensors of blocks that are alike have one range each."""
+    """Return the model with `twin_by_tensor` set: by tensor of a repeated block, the tensor of an earlier block whose range
+    it shares.
+    """
     graph = model.graph
     id_by_description: dict[Hashable, int] = {}
     ids = np.array(
@@ -49,7 +51,7 @@ def tie_block_ranges(model: NormalModel) -> NormalModel:
 
 
 def _describe_node(node: OnnxNode, graph: OnnxGraph) -> Hashable:
-    """Equal for nodes that may be one program: weights differ, what is said in instructions does not."""
+    """Return a key that is equal for nodes that differ in float weights alone."""
 
     def operand(name: str) -> Hashable:
         value = graph.constants.get(name)

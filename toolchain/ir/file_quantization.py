@@ -1,4 +1,7 @@
-"""Describe what a quantized model says: the scales of its activations, and how its file holds constants."""
+"""Describe what a file that is quantized already says: the scales of its activations, and how it holds constants as codes.
+
+The frontend makes these values while it turns the file into a float graph; quantization reads them to keep the file's codes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ BITS = {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
 
 @dataclass(frozen=True)
 class FileQuant:
-    """real = scale (code - zero_point), codes of `dtype`, saturated."""
+    """The quantization that a file gives an activation: real = scale * (code - zero_point), codes saturated to those of
+    `dtype`.
+
+    `dtype`: int8, uint8, int16 or uint16.
+    """
 
     scale: float
     zero_point: int
@@ -29,15 +36,17 @@ class FileQuant:
 
     @property
     def low(self) -> int:
-        """The least code."""
+        """The least code of `dtype`."""
         return int(np.iinfo(self.dtype).min)
 
     def quant(self, low: int) -> Quant:
-        """The same in codes of a type of as many bits whose least is `low`: the zero point is as far from that, exactly."""
+        """Return the same quantization in codes of a type of as many bits whose least code is `low`. The zero point moves
+        along, exactly.
+        """
         return Quant(self.scale, self.zero_point - self.low + low)
 
     def ends(self) -> tuple[float, float]:
-        """The real values of the least and the largest code."""
+        """Return the real values of the least and the largest code."""
         steps = self.low - self.zero_point
         return self.scale * steps, self.scale * (steps + 2**self.bits - 1)
 
@@ -58,25 +67,25 @@ class FileWeightGroups:
     size: int
 
     def real(self) -> Array:
-        """float64[o, k]."""
+        """Return the real numbers, float64[o, k]."""
         minima = np.zeros((1, 1)) if self.minima is None else self._each(self.minima)
         return self.codes * self._each(self.scales) + minima
 
     def _each(self, values: Array) -> Array:
-        """[o, g] -> float64[o, k]."""
+        """Return a value for each weight: [o, g] -> float64[o, k]."""
         return np.repeat(values.astype(np.float64), self.size, 1)[:, : self.codes.shape[1]]
 
 
 @dataclass(frozen=True, eq=False)
 class FileWeights:
-    """A constant as its file holds it: real = scales x codes, with codes less their zero points.
+    """A summary of a constant as its file holds it, without its codes: real = scales * codes, codes less their zero points.
 
     `scales`: float64, one for all, or one for each channel; with groups, the largest of each channel.
-    `least`, `largest`: least and largest code of each channel.
-    `quant`: scale and zero point, where they are one for all and the type is an activation's.
-    `bias`: float64[channels] or None, the real numbers of the int32 bias added to its products.
-    `groups`: weights with scales of groups.
-    `product`: the constant is the weights of a node that sums products.
+    `least`, `largest`: least and largest code of each channel, never above or below 0.
+    `quant`: scale and zero point where they are one for all and the type is an activation's, else None.
+    `bias`: float64[channels], the real numbers of the int32 bias that the file adds to its products, or None.
+    `groups`: codes and scales of weights that are quantized in groups, else None.
+    `product`: whether the constant is the weights of a node that sums products.
     """
 
     scales: Array
@@ -96,10 +105,11 @@ class FileWeights:
 def make_file_weights(
     codes: Array, scales: Array, axis: int, quant: FileQuant | None = None, bias: Array | None = None
 ) -> FileWeights:
-    """Return the file weights of a constant.
+    """Return the file weights of a constant. `product` and `groups` of the result are left unset.
 
     `codes`: integers less their zero points.
-    `scales`: one, or one for each index of `axis`, which counts channels.
+    `scales`: one, or one for each index of `axis`, the dimension of channels.
+    `quant`, `bias`: as in `FileWeights`.
     """
     rows = np.moveaxis(codes, axis, 0).reshape(codes.shape[axis], -1) if codes.ndim else codes.reshape(1, 1)
     least, largest = rows.min(1, initial=0), rows.max(1, initial=0)
@@ -107,14 +117,17 @@ def make_file_weights(
 
 
 def make_file_weight_groups(groups: FileWeightGroups) -> FileWeights:
-    """Return the file weights of weights in groups."""
+    """Return the file weights of weights that are quantized in groups, which the result holds; its scale is each channel's
+    largest.
+    """
     least, largest = groups.codes.min(1, initial=0), groups.codes.max(1, initial=0)
     return FileWeights(groups.scales.astype(np.float64).max(1), least, largest, groups=groups)
 
 
 def find_file_weights(node: Node[Any], stored: Mapping[str, FileWeights]) -> list[FileWeights]:
-    """Return what is known of a node's constants.
+    """Return the file weights of a node's constants; the list is empty where the file holds none as codes.
 
+    A node has the entries of the model's nodes that it stands for. An entry by its own name goes before those.
     `stored`: by node of the model, or by name of one of several nodes that stand for it.
     """
     is_named_directly = node.name in stored and node.name not in node.sources

@@ -1,4 +1,4 @@
-"""A model for onnxruntime, ready to be opened: how the frontend hands float networks to those who run them."""
+"""Define the form in which the frontend hands float networks to calibration and reports, which run them in onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class FloatSubmodel:
-    """A serialized ONNX model, or its file, that reads `inputs` and makes `outputs`.
+    """A float ONNX model that reads `inputs` and makes `outputs`, ready to be opened by onnxruntime.
 
-    `folder`: where its external data lies.
-    `dims`: values of dimensions that the model leaves open by name.
-    `weights`: initializers whose values are not in the model; they are not copied.
-    `extra_inputs`: inputs beside those, and their values.
+    `model`: the serialized ModelProto, or the path of its file.
+    `folder`: where external data of serialized bytes lies; "" where there is none.
+    `dims`: (name, size) of dimensions that the model leaves open by name.
+    `weights`: initializers by name whose values are not in `model`; the arrays are shared, not copied.
+    `extra_inputs`: further inputs of the model, and the values to feed them in every run.
     """
 
     model: bytes | Path

@@ -1,4 +1,12 @@
-"""The graph: nodes in topological order over named tensors. Frozen; passes return new graphs."""
+"""Define the graph that all stages between the ONNX file and the schedule work on: nodes in topological order over named
+tensors.
+
+The same frozen `Graph` holds ONNX operators (`OnnxOp`, from the frontend), float operators of the chip and integer operators.
+A pass takes a graph and returns a new one; `verify` lists the faults of one.
+Constants here limit what the frontend and the operators recognise. `MAX_PARTS`: operands of a Concat that stands for one
+node.
+`MAX_RESIZE_FACTOR`: of a linear Resize that becomes convolutions. `MAX_MATRIX`: elements of a matrix that only rearranges.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +31,7 @@ MAX_MATRIX = 1 << 20  # elements of a matrix that takes elements in an order of 
 
 @dataclass(frozen=True)
 class Quant:
-    """real = scale (code - zero_point), per tensor."""
+    """The quantization parameters of one tensor: real = scale * (code - zero_point), with one scale for all elements."""
 
     scale: float
     zero_point: int
@@ -31,7 +39,10 @@ class Quant:
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape in elements, numpy dtype name; `quant` when the codes stand for real numbers."""
+    """The type of a tensor: its shape in elements and the name of its numpy dtype.
+
+    `quant`: scale and zero point where the elements are codes of real numbers; None where they are plain numbers.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -48,6 +59,7 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
+        """Return the bytes of all elements, dense."""
         return self.elements * self.item_bytes
 
 
@@ -57,18 +69,23 @@ def _item_bytes(dtype: str) -> int:
 
 
 class Origin(NamedTuple):
-    """A link from a chip tensor to the model: the name there, and the layout here (`toolchain.ops.kit.layout`)."""
+    """A link from a chip tensor to the model's tensor that it holds.
+
+    `tensor`: the name in the model.
+    `layout`: the order here: "plain", "nhwc", or `INNER` ("inner").
+    An inner tensor is none of the model's, such as a partial result; it is calibrated as that tensor.
+    """
 
     tensor: str
     layout: str
 
 
 class TensorName(NamedTuple):
-    """A name of a chip tensor as people are told it: the model's name.
+    """The name of a chip tensor as messages and reports show it.
 
-    `inside`: the model's node in which the tensor is only a step to or from that tensor; None if it is that
-    tensor.
-    `layout`: plain, nhwc or inner, None where that is not known.
+    `tensor`: the name in the model, or the chip's own where no origin is known.
+    `layout`: plain, nhwc or inner; None where no origin is known.
+    `inside`: the model's node in which this is only an intermediate result; None where it is the model's tensor itself.
     """
 
     tensor: str
@@ -80,16 +97,21 @@ class TensorName(NamedTuple):
 
 
 class Operator:
-    """An operator that says what a node computes: `OnnxOp` from the frontend, or the chip's own in `toolchain.ops`."""
+    """The base of what a node computes: `OnnxOp` from the frontend, or a class of the chip's operators in `toolchain.ops`."""
 
     def find_own_fault(self) -> str | None:
-        """Return what is wrong with fields that the operator alone understands. None: nothing."""
+        """Return what is wrong with the operator's own fields, as a phrase, or None. Readers of dumped stages ask it; the
+        default is None.
+        """
         return None
 
 
 @dataclass(frozen=True)
 class OnnxOp(Operator):
-    """A node as the frontend leaves it: one spelling, constant parameters promoted to attributes (see toolchain.frontend)."""
+    """An ONNX operator with its attributes, by which alone it is known until the chip's operators are selected.
+
+    `attributes`: by name, as Python values. `domain`: "" for standard ONNX.
+    """
 
     op_type: str
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -101,7 +123,11 @@ OpT = TypeVar("OpT", bound=Operator, covariant=True, default=Operator)
 
 @dataclass(frozen=True)
 class Node(Generic[OpT]):
-    """`inputs` hold '' where an optional input is absent; `sources` are the names of the model's own nodes it stands for."""
+    """A node of the graph: one operator with the tensors that it reads and writes.
+
+    `inputs`, `outputs`: tensor names; "" where an optional one is absent.
+    `sources`: names of the nodes of the user's model that it stands for; empty for a node that only the compiler needs.
+    """
 
     name: str
     op: OpT
@@ -116,7 +142,7 @@ def step_name(name: str, step: str) -> str:
 
 
 def fresh_name(base: str, *used_names: Container[str]) -> str:
-    """`base`, or the first of base_2, base_3, ... that is not in any of these."""
+    """Return `base`, or the first of base_2, base_3, ... that is in none of the containers."""
     name, suffix = base, 2
     while any(name in names for names in used_names):
         name, suffix = f"{base}_{suffix}", suffix + 1
@@ -124,8 +150,10 @@ def fresh_name(base: str, *used_names: Container[str]) -> str:
 
 
 def distinctly_named(nodes: Iterable[Node[OpT]]) -> tuple[Node[OpT], ...]:
-    """Give each node a name that no other has. Of several with one name, that of the model (it is among its own sources) keeps
-    it, else the first."""
+    """Return the nodes, renamed where needed so that no two have one name.
+
+    Of several with one name, the one that lists this name in its `sources` keeps it, else the first.
+    """
     nodes = tuple(nodes)
     name_counts = Counter(node.name for node in nodes)
     if len(name_counts) == len(nodes):
@@ -145,9 +173,10 @@ def distinctly_named(nodes: Iterable[Node[OpT]]) -> tuple[Node[OpT], ...]:
 class Graph(Generic[OpT]):
     """A graph in which every tensor name has a type; constants are tensors with values and no producer.
 
-    `origins`: origins of the chip's tensors, including tensors that are gone.
+    `nodes`: in topological order. `types`: by tensor, constants included. `constants`: by tensor, the values.
+    `origins`: by chip tensor, the model's tensor that it holds; tensors that are gone may be included.
     A tensor with an origin and no producer is the model's tensor, rearranged on its way in.
-    `states`: states that the chip keeps from run to run.
+    `states`: tensors that the chip keeps from run to run.
     """
 
     name: str
@@ -160,14 +189,17 @@ class Graph(Generic[OpT]):
     states: tuple[ChipState, ...] = ()
 
     def shown(self, tensor: str) -> TensorName:
-        """The model's own name, whatever the chip calls the tensor; the chip's where no origin is known."""
+        """Return the name of a chip tensor for people: the model's, or the chip's own where no origin is known."""
         origin = self.origins.get(tensor)
         if origin is None:
             return TensorName(tensor, None, None)
         return TensorName(*origin, self.find_model_node(tensor) if origin.layout == INNER else None)
 
     def find_model_node(self, tensor: str) -> str | None:
-        """The model's node that makes the tensor; of what the compiler added, the next one that it is for."""
+        """Return the model's node that makes the tensor, or None.
+
+        For a tensor that the compiler added, it is the next node behind it that stands for one of the model's.
+        """
         for node in self.nodes:  # in order: the readers of a tensor stand behind what makes it
             if tensor in node.outputs or tensor in node.inputs:
                 if node.sources:
@@ -176,9 +208,11 @@ class Graph(Generic[OpT]):
         return None
 
     def producers(self) -> dict[str, Node[OpT]]:
+        """Return the node that writes each tensor; inputs and constants have no entry."""
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     def consumers(self) -> dict[str, list[Node[OpT]]]:
+        """Return the nodes that read each tensor, in order, each once; tensors without a reader have no entry."""
         consumers_by_tensor: dict[str, list[Node[OpT]]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -187,7 +221,10 @@ class Graph(Generic[OpT]):
         return consumers_by_tensor
 
     def read_once(self, tensor: str, consumers: Mapping[str, Sequence[Node[Any]]]) -> bool:
-        """True when one node alone reads the tensor and the graph does not give it out. consumers: of this graph."""
+        """Return whether exactly one node reads the tensor and it is no output of the graph.
+
+        `consumers`: what `consumers()` of this graph returned.
+        """
         return len(consumers.get(tensor, ())) == 1 and tensor not in self.outputs
 
     def with_nodes(
@@ -197,8 +234,11 @@ class Graph(Generic[OpT]):
         constants: Mapping[str, np.ndarray] | None = None,
         origins: Mapping[str, Origin] | None = None,
     ) -> Graph[Any]:
-        """A copy with these nodes, distinctly named, and more types, constants and origins; tensors and constants that nothing
-        names any more are dropped."""
+        """Return a copy with these nodes in place of all others. The nodes get distinct names (`distinctly_named`).
+
+        `types`, `constants`, `origins`: added to the present ones, which they override.
+        Types and constants that no node, input or output names are dropped; origins stay. The result is not verified.
+        """
         nodes = distinctly_named(nodes)
         all_types = {**self.types, **(types or {})}
         all_constants = {**self.constants, **(constants or {})}
@@ -221,11 +261,10 @@ OnnxGraph = Graph[OnnxOp]  # the normal form: the network as the frontend leaves
 
 
 def verify(graph: Graph[Any]) -> list[str]:
-    """List every fault of the graph; the list is empty when the graph is sound.
+    """Return every fault of the graph as a sentence; the list is empty for a sound graph.
 
-    Faults are equal node names, undefined or doubly defined tensors, wrong order, missing types and constants of
-    another type.
-    Codes that stand for no tensor of the model are a fault too.
+    Faults are equal node names, undefined or doubly defined tensors, nodes out of order, missing types, and constants whose
+    type says another shape or dtype. A tensor of codes without an origin is a fault too.
     """
     names = Counter(node.name for node in graph.nodes)
     faults = [f"{times} nodes have the name {name!r}" for name, times in names.items() if times > 1]

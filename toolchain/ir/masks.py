@@ -1,4 +1,4 @@
-"""Minus infinity as models write it into constants that are added to scores."""
+"""Recognise additive attention masks: constants that hold minus infinity, or a large negative number, where a score is hidden."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _LET_THROUGH = 100.0  # a mask that lets a score through moves it by less
 
 
 def is_mask(value: np.ndarray) -> bool:
-    """Return whether a constant holds nothing but small numbers and minus infinity, or what stands for it."""
+    """Return whether a float constant is such a mask.
+
+    Some of its elements, but not all, are at most `MASK_LOW`; all others have a magnitude below 100. None is NaN.
+    """
     if value.dtype.kind != "f" or np.isnan(value).any():
         return False
     low = value <= MASK_LOW

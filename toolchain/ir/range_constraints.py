@@ -1,5 +1,6 @@
-"""Define where the range of a tensor between an operator's steps comes from, if not from calibration of it
-alone.
+"""Define where the range of a tensor between the steps of a decomposed operator is from, if not from calibration alone.
+
+The frontend's `NormalModel.inner` holds one by tensor; tensors without one are calibrated as any other.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from toolchain.ir.graph import Quant
 
 @dataclass(frozen=True)
 class FixedRange:
-    """A range that follows from what a tensor is, whatever the data (a power of e up to 0 lies in 0..1).
-
-    Nobody measures it.
+    """A range that follows from the operator, whatever the data, such as 0 to 1 for exp of what is at most 0. It is not
+    calibrated.
     """
 
     low: float
@@ -22,12 +22,11 @@ class FixedRange:
 
 @dataclass(frozen=True)
 class ClippedRange:
-    """A calibrated range clipped to these limits; values beyond say nothing, such as a difference whose exp rounds
-    to zero.
+    """A calibrated range, clipped to `low` and `high`.
 
-    `as_one`: tensors with the same text share one range, which covers them all, as a state that goes from step to
-    step.
-    `reaches`: a value that the range holds although no sample may show it.
+    Values beyond do not count, such as a difference whose exp rounds to zero.
+    `as_one`: tensors with the same text here share one range that covers them all; "" shares with none.
+    `reaches`: a value that the range always includes, although no sample may show it; None adds none.
     """
 
     low: float
@@ -36,4 +35,5 @@ class ClippedRange:
     reaches: float | None = None
 
 
-Inner = FixedRange | ClippedRange | Quant  # a Quant: an operator makes it at this scale
+# A Quant: the operator that makes the tensor does so at this scale and no other.
+Inner = FixedRange | ClippedRange | Quant

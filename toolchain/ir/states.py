@@ -1,4 +1,4 @@
-"""Tensors that last from one run of a network to the next."""
+"""Define states: tensors that one run of a network leaves to the next, such as caches of attention."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 
 class StatePair(NamedTuple):
-    """A state of the model: the input that a run begins with, and the output that is this input next run."""
+    """A state of the model: the input `past` that a run begins with, and the output `present` that is this input of the next
+    run.
+    """
 
     past: str
     present: str
 
 
 class StatePart(NamedTuple):
-    """A part of a state along its first dimension: it begins at `first`, of `total_rows`."""
+    """A part of a state along its first dimension: it begins at row `first` of the `total_rows` of the whole state."""
 
     first: int
     total_rows: int
@@ -35,11 +37,11 @@ class CircularState(NamedTuple):
     number: str
 
     def window(self, first: int) -> slice:
-        """The rows that are the state. first: the row that `number` names."""
+        """Return the rows of the buffer that are the state. `first`: the row that `number` names in this run."""
         return slice(first + self.period - self.places, first + self.period)
 
     def get_next_row(self, first: int) -> int:
-        """The row that `number` names in the next run."""
+        """Return the row that `number` names in the next run. `first`: the row of this run."""
         return (first + self.rows) % self.period
 
 
@@ -60,5 +62,5 @@ class ChipState(NamedTuple):
 
 
 def area_name(past: str, part: StatePart | None, rows: int) -> str:
-    """Return the name of a state's DRAM area: its input, and for a part its `rows`, as slices are written."""
+    """Return the name of a state's DRAM area: `past`, and for a part `past[first:end]`. `rows`: how many rows the part has."""
     return past if part is None else f"{past}[{part.first}:{part.first + rows}]"

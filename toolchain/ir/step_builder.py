@@ -34,7 +34,7 @@ class StepBuilder:
     """A builder of steps. Subclasses have a method `add(op_type, *inputs, **attributes)`, which names a step and its tensor.
 
     A decomposition that adds no step leaves the operator as it is.
-    `nodes`: the steps.
+    `nodes`: the steps so far, in order.
     `constants`: by name, the constants that steps read.
     """
 
@@ -52,6 +52,7 @@ class StepBuilder:
     ) -> None:
         """Append a step.
 
+        `name`: of the node; constants given by value become `name/i`, with the number of the input.
         `inputs`: names of tensors, or values of constants; None for an absent one.
         `sources`: the model's nodes whose work it does.
         """

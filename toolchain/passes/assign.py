@@ -1,4 +1,7 @@
-"""Assign a type, and a scale and zero point, to each tensor of the chip."""
+"""Assign a type of codes, a scale and a zero point to each tensor of the chip, before its operators are lowered.
+
+`passes.quantize` calls it with the float graph and the calibrated ranges. Tensors that share codes get the same of each.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ def assign_types(graph: Graph, chip: Chip, requested_types: Mapping[str, CodeTyp
     """Return the type of every tensor of the chip.
 
     A tensor has the type requested for the model's tensor that it is or becomes, else the machine's first.
-    Data-movement operators and operators of one type keep their input's type.
-    What is requested of one of their tensors holds for all of them, the widest where requests differ.
-    The same holds for what an operator must have.
-    So do functions of one tensor where the machine cannot rescale: a table has one type.
+    Outputs of data-movement operators, and of operators of one type, have their input's type.
+    Functions of one tensor do so too on machines that cannot rescale, since a table has one type.
+    Tensors that are bound so share the widest type that is requested of one of them or that an operator needs (`least_type`).
+    `requested_types`: by the model's tensor.
     """
     can_rescale = "rescale" in chip.functions
     nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
@@ -61,9 +64,10 @@ def assign_types(graph: Graph, chip: Chip, requested_types: Mapping[str, CodeTyp
 
 
 def get_file_type(tensor: str, codes: CodeType, requested_types: Mapping[str, CodeType]) -> CodeType:
-    """Return the type that a scale is given in: that of the codes, where no narrow type is requested.
+    """Return the type in which a tensor's given scale counts codes: `codes`, or the type requested for it unless that has 32
+    bits.
 
-    Wide types are requested by users; no file has their scales.
+    No file has scales of 32-bit types.
     """
     requested_type = requested_types.get(tensor, codes)
     return codes if requested_type.is_wide else requested_type
@@ -81,17 +85,17 @@ def assign_qparams(
 ) -> dict[str, Quant]:
     """Return scale and zero point of every tensor of the chip.
 
-    Data-movement operators keep their input's qparams where these hold the numbers that they bring.
-    Parts of a Concat take the qparams of the result, except parts whose scale is given.
-    What makes a scale of its own has that.
-    What a run leaves of a state has the qparams of what the next run reads.
-    A state that is cut out of what it and newer values are joined to has the scale of these.
+    Outputs of data-movement operators have their input's qparams where those hold the numbers that the operator inserts.
+    Parts of a Concat that nothing else reads take the result's, except parts whose scale is given.
+    Where an operator can make one scale only, its output has that.
+    The output of a state has the qparams of its input, which the next run reads.
+    A window of a state, cut out of older and newer rows, has the scale of these rows.
 
-    `widened`: ranges that tensors without a given scale take in place of their ranges.
-    `requested_types`: types of the model's tensors, which given scales are in.
-    `over_sequences`: as Quantization has them.
-    `joined`: qparams of the tensors of states that are cut out so, whatever is found of each by itself; None if
-    not known yet.
+    `ranges`: by the model's tensor, its range, or its qparams where they are given.
+    `widened`: by chip tensor without a given scale, the range that it takes in place of its own.
+    `requested_types`: by the model's tensor, the type in which a given scale counts codes.
+    `over_sequences`: as in `Quantization`.
+    `joined`: qparams of such windows' tensors, None in the first call; the function calls itself with them.
     """
     fixed_quants = joined or {}
 
@@ -195,10 +199,10 @@ def _find_bent_at_zero(nodes: Sequence[Node]) -> set[str]:
 def _find_input_quant(
     node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType], output_quant: Quant, numerics: Numerics
 ) -> Quant | None:
-    """Return the input's codes under another scale for a multiple, None if that scale does not fit.
+    """Return the input's zero point with the scaled scale, for an operator that multiplies by a constant; None if that does
+    not fit.
 
-    The scale fits where it is what was found for the output, except for what calibration leaves; then nothing is
-    computed.
+    It fits where it is within 1/64 and one code of `output_quant`; then nothing is computed.
     `numerics`: of the output's codes.
     """
     x, y = node.inputs[0], node.outputs[0]
@@ -251,7 +255,7 @@ def _blurs_values(node: Node, x: Quant, step: float) -> bool:
 
 
 def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
-    """True where every window over a Pad's output meets some of its input."""
+    """Return whether every window over a Pad's output meets some of its input; False for other operators."""
     if not isinstance(node.op, Pad):
         return False
     (_, height, width, _), before = graph.types[node.inputs[0]].shape, node.op.before
@@ -261,7 +265,7 @@ def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
 
 
 def _with(r: Range, values: Sequence[float]) -> Range:
-    """The range and the values; where one masks, the range ends already where it should: at its bound, or at the value."""
+    """Return the range extended to the values, without those that stand for minus infinity in a mask."""
     finite_values = [v for v in values if v > MASK_LOW]
     return Range(min(r.low, *finite_values), max(r.high, *finite_values)) if finite_values else r
 

@@ -1,4 +1,8 @@
-"""Operators that the chip lacks, taken apart into steps that it has, where its machine asks for that (limits.decompose)."""
+"""Decompose operators that the chip lacks into steps that it has, each by the entry of its operator in `DECOMPOSITIONS`.
+
+The pass works on the canonical form, before calibration and selection, so that tensors between steps are calibrated.
+A machine's `limits.decompose` names operators; for others their entry says which machines need steps.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,11 @@ WIDEST_BITS = 16  # of activations: steps for every machine are those of the fin
 def decompose_model(
     model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), finest: Collection[str] | None = ()
 ) -> NormalModel:
-    """Return the model with steps in the place of operators that limits.decompose names, where the chip runs all
-    steps.
+    """Return the model with steps in place of operators that the machine wants decomposed, where the chip runs all steps.
 
-    Other operators stay undivided, with the reason.
+    Other operators stay undivided, with the reason in `reasons_undivided`. The model before is in `undivided`.
     `host_nodes`: the model's nodes that stay on the host as they are.
-    `finest`: tensors that have the finest codes of the machine; None if any may.
+    `finest`: tensors whose codes may be of the chip's widest type of operands; None if those of any may.
     """
     reasons_undivided: dict[str, str] = {}
     bits = max(codes.bits for codes in chip.operand_types), chip.numerics.activation.bits
@@ -55,7 +58,9 @@ def decompose_model(
 
 
 def decompose_all(model: NormalModel) -> NormalModel:
-    """The model with all steps that there are, so that ranges of it serve every machine."""
+    """Return the model with every operator decomposed that can be, as for 16-bit activations, so that its ranges serve every
+    machine.
+    """
     return _replace_by_steps(
         model, _divide_nodes(to_graph(model), DECOMPOSITIONS, (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps
     )
@@ -79,9 +84,11 @@ def _divide_nodes(
     native_nodes: Collection[str] = (),
     plugin_nodes: Collection[str] = (),
 ) -> _Divisions:
-    """Divide the nodes that the chip has no operator for into steps.
+    """Return the steps of the nodes whose operator is one of `kinds`, and the reasons of nodes that stay whole.
 
-    `bits`: the most bits, and those of tensors that are not in `finest`.
+    `bits`: the most bits of a type, and those of tensors that are not in `finest`.
+    `hosted`: the model's nodes that the user keeps on the host.
+    `reasons_undivided`: by node that is known to stay, the reason.
     `native_nodes`: nodes that the machine runs as they are.
     `plugin_nodes`: nodes of the file that are steps already, which every machine decomposes as far as it can.
     """
@@ -138,8 +145,11 @@ def _replace_by_steps(model: NormalModel, steps: Mapping[str, DecompositionBuild
 def _find_failures(
     selection: Selection, steps: Mapping[str, DecompositionBuilder], plugin_nodes: Mapping[str, str]
 ) -> dict[str, str]:
-    """The nodes of whose steps the chip does not run one -> that one's reason. Of those that every machine decomposes only
-    the last has to be the chip's: the others compute numbers and truths."""
+    """Return the decomposed nodes that are to stay whole, since the chip does not run one of their steps, with the reason.
+
+    Of nodes that are decomposed on machines that lack the operator, only the step that makes the output has to run on the
+    chip.
+    """
     owners = {step.name: node for node, s in steps.items() for step in s.nodes}
     nodes = {n.name: n for n in selection.graph.nodes}
     failed: dict[str, str] = {}

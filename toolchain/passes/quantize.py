@@ -1,4 +1,7 @@
-"""Turn float operators with calibrated ranges into integer operators with explicit requantization."""
+"""Turn a graph of float operators with calibrated ranges into one of integer operators with explicit requantization.
+
+It stands between `passes.fuse`'s clamps and the fusion of tables and sums. Types and scales are from `passes.assign`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 
 
 def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
-    """Return the graph with integer operators; host nodes stay.
+    """Return the graph with integer operators; nodes of the host stay ONNX operators.
 
-    The output takes a wider range where a requantization needs a larger scale than the machine has, or an
-    operator asks for it.
-    Raise CompileError where no scale that the machine has would do, or the tensor's scale is given.
-    `graph`: as selected and clamped, of a model that carries its factors already.
+    `graph`: as selected and clamped, of a model to which repair's factors of channels were applied.
+    `quantization`: ranges or scales by the model's tensors, requested types, and the choices of repair.
+    An output takes a wider range where a requantization needs a larger scale than the machine has, or an operator asks for
+    it.
+    Raise CompileError where that needs more than 256 times the range, or the tensor's scale is given.
     """
     quantization = quantization.levelled
     calibrated_ranges = get_calibrated_ranges(graph, quantization.ranges)
@@ -112,8 +116,10 @@ def _get_substitute_quants(
     quantization: Quantization,
     widened: Mapping[str, Range],
 ) -> Mapping[str, Quant]:
-    """Scales and zero points where tensors of the other types have codes of `target`: of a given scale, those that hold its
-    range."""
+    """Return the scales and zero points that tensors of the types `others` have in codes of `target`.
+
+    A tensor whose scale is given gets one that holds the same range.
+    """
     types = {name: target if codes in others else codes for name, codes in scope.types.items()}
     ranges = dict(quantization.ranges)
     for name, codes in scope.types.items():
@@ -135,7 +141,7 @@ def _widen_ranges(
 
 
 class _Widen(CompileError):
-    """`tensor` needs a scale `factor` times larger, which the machine can be asked for."""
+    """The error that `tensor` needs a scale `factor` times larger, so that the graph is quantized once more."""
 
     def __init__(self, fault: ScaleOutOfReach, tensor: str):
         super().__init__(str(fault))
@@ -170,7 +176,9 @@ def _quantize_nodes(graph: Graph, scope: QuantizeContext) -> Graph:
 def _type_inner(
     integer_nodes: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: QuantizeContext
 ) -> None:
-    """Tensors that quantization put between nodes: shape of their source where no other is said."""
+    """Add the types and origins of tensors that quantization put between nodes. Their shape is their source's unless one was
+    given.
+    """
     for inner in integer_nodes:
         name = inner.outputs[0]
         if name not in types:

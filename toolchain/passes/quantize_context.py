@@ -1,4 +1,8 @@
-"""Keep what operators see while they are quantized, and lower each node."""
+"""Lower one float operator to integer nodes: the context that its `quantize` sees, and the rescales around it.
+
+`passes.quantize` calls `lower_node` for every chip node of a graph, with types and scales from `passes.assign`.
+Repair calls it for single nodes (`node_scope`). A node that does not take or make codes of some type gets a Rescale.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,17 @@ _ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
 
 @dataclass
 class QuantizeContext:
-    """A context that operators see while they are quantized; it gathers the new constants."""
+    """The context of the nodes of one graph while they are quantized (`QuantContext` has the methods' contracts).
+
+    The first ten fields are inputs; the others gather what the nodes ask for.
+    `types`, `quants`: by chip tensor. `layers`, `offsets`, `file_weights`, `weight_types`: by node.
+    `compiler_weights`: nodes whose weights the compiler made.
+    `ranges`: by chip tensor whose scale is not given, its calibrated range.
+    `constants`: new constants. `inners`, `shapes`: tensors between the nodes of an operator, and shapes that were given.
+    `wider`: by tensor, the values that operators ask its codes to hold.
+    `seen_as`: by substitute type, the qparams of tensors in that type.
+    `narrowed`: by tensor of the node at hand, the substitute type and qparams in which the node sees it.
+    """
 
     graph: Graph
     chip: Chip
@@ -44,16 +58,12 @@ class QuantizeContext:
     file_weights: Mapping[str, FileWeights]
     weight_types: Mapping[str, CodeType]
     compiler_weights: Collection[str]
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])  # of the chip's tensors whose scale is not given
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    # Tensors between the nodes of an operator.
     inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict[str, tuple[Quant, CodeType]])
     wider: dict[str, Range] = field(default_factory=dict[str, Range])
-    # What tensors would have in another type.
     seen_as: Mapping[CodeType, Mapping[str, Quant]] = field(default_factory=dict[CodeType, Mapping[str, Quant]])
-    # Those of one node that it sees so.
     narrowed: Mapping[str, tuple[Quant, CodeType]] = field(default_factory=dict[str, tuple[Quant, CodeType]])
-    # Of inner tensors that have not that of their source.
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     @cached_property
@@ -130,11 +140,11 @@ class QuantizeContext:
         where: str,
         peak: Any = None,
     ) -> Requant:
-        """Return the requantization of a real scale.
+        """Return the requantization of a real scale. Raise ScaleOutOfReach where the machine cannot express it.
 
         A scale beyond what the machine expresses takes its nearest where no output can tell.
-        This is so where all are rounded to zero (`peak`: the largest magnitude of each sum), or the least sum
-        saturates already.
+        This is so where all sums are rounded to zero (`peak`: the largest magnitude of each), or the least sum saturates
+        already.
         """
         numerics = self.chip.numerics
         form = numerics.scale
@@ -155,9 +165,9 @@ class QuantizeContext:
 
 
 class ScaleOutOfReach(CompileError):
-    """An error that a requantization needs a larger scale than the machine has.
+    """The error that a requantization needs a scale that the machine cannot express.
 
-    `excess`: by how much it is above the largest scale.
+    `excess`: the needed scale divided by the machine's largest; below 1 where it is too small.
     """
 
     def __init__(self, message: str, excess: float):
@@ -182,9 +192,10 @@ def node_scope(
     node: Node,
     chosen: LayerParameters,
 ) -> QuantizeContext:
-    """Return what one chip node of `quantize`'s graph sees with these types, scales and parameters.
+    """Return the context of one chip node, as `quantize` would make it from these types, scales and choices.
 
-    The node's `quantize` then makes what that makes, with the new constants in `constants`.
+    `chosen`: the node's parameters, in place of those that `quantization` has.
+    `lower_node` with it returns what the whole graph's `quantize` makes of the node; new constants are in its `constants`.
     """
     scope = QuantizeContext(
         graph,
@@ -209,7 +220,7 @@ def node_scope(
 
 
 def find_type_substitutes(graph: Graph, chip: Chip) -> dict[CodeType, frozenset[CodeType]]:
-    """Return, by the finest type that operators of the graph take, the types that some of them do not take."""
+    """Return which types some operator of the graph does not take, by the type that its operands have instead."""
     others_by_target = {finest(chip.operand_types): frozenset(codes for codes in chip.code_types if codes.is_wide)}
     for operand_types in {n.op.operand_types(n, graph, chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
         others = frozenset(codes for codes in chip.code_types if codes not in operand_types)
@@ -218,11 +229,10 @@ def find_type_substitutes(graph: Graph, chip: Chip) -> dict[CodeType, frozenset[
 
 
 def lower_node(node: Node, scope: QuantizeContext) -> list[Node]:
-    """Return the nodes that a chip node becomes.
+    """Return the integer nodes that a chip node becomes.
 
-    A node that does not take or make codes of a type has others in their place, to and from which they are
-    rescaled.
-    A tensor is rescaled once for all that read it.
+    A tensor of a type that the node does not take or make is rescaled from or to one that it does.
+    A tensor is rescaled once for all that read it, by the first reader.
     """
     op, output = operator_of(node, FloatOp), node.outputs[0]
     narrowed = _get_narrow_types(node, op, scope)
@@ -277,7 +287,7 @@ def _is_made_narrow(name: str, scope: QuantizeContext) -> bool:
 
 
 def finest(types: Sequence[CodeType]) -> CodeType:
-    """Return the type of most bits, the first of equal ones."""
+    """Return the type of most bits, the first of equal ones. Raise ValueError for an empty sequence."""
     return max(types, key=lambda t: t.bits)
 
 

@@ -1,8 +1,9 @@
 """Legalize the graph: select the nodes that the chip runs, with their layout, and give the reason for every other node.
 
+In go the frontend's ONNX nodes, with composed functions; out come float operators of the chip, and ONNX nodes for the host.
 Feature maps of four dimensions are laid out channels-last ("nhwc") where an operator slides over space.
 Everything else is in the model's order ("plain").
-A tensor wanted in the other layout gets a Transpose, or a free Reshape when only dimensions of size one move.
+A tensor that is read in the other layout gets a Transpose, or a free Reshape when only dimensions of size one move.
 What the host makes is permuted on its way in, for free.
 """
 
@@ -35,7 +36,7 @@ _ROUNDINGS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 @dataclass(frozen=True)
 class Fallback:
-    """A node that the host runs, and why."""
+    """A node that the host runs. `node`: its name in the graph; `op`: its operator; `reason`: why the chip does not run it."""
 
     node: str
     op: str
@@ -44,16 +45,17 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of the operators that the chip runs.
+    """The result of selection: which operators the chip runs, and what a quantized file says of their tensors.
 
     `graph`: chip nodes hold float operators, host nodes OnnxOp.
-    `file_ranges`: what is not measured of the model's tensors, since a quantized model says it.
-    For tensors in `fixed` it follows from what they are.
-    `rounded`: a quantized model's name of each tensor behind its rounding.
-    `types`: of the codes of given scales, on a machine that has several types, and of `float_tensors`.
+    `fallbacks`: the host's nodes with their reasons, in graph order.
+    `file_ranges`: by model tensor that is not calibrated, its scale or range, as a quantized file gives it.
+    For tensors in `fixed` it follows from the operators.
+    `rounded`: by model tensor, the name of the same tensor behind the quantized file's rounding.
+    `types`: types of the codes of given scales, on a machine that has several types, and of `float_tensors`.
     `float_tensors`: tensors that a quantized model leaves in float.
-    `ended`, `shared`: as `passes.fold_qdq.FoldedQdq` has them.
-    `pass_options`: the passes that ran, and by which those that follow run.
+    `ended`, `shared`: as in `passes.fold_qdq.FoldedQdq`.
+    `pass_options`: which optional passes ran, and run behind this one.
     """
 
     graph: Graph
@@ -70,11 +72,15 @@ class Selection:
 
     @property
     def origins(self) -> Mapping[str, Origin]:
+        """The model's tensor and the layout of every chip tensor."""
         return self.graph.origins
 
     @property
     def shown(self) -> Mapping[str, Origin]:
-        """`origins`, but for what the model rounds what it has behind its rounding: what codes are compared with."""
+        """Return `origins`, with tensors that a quantized file rounds replaced by those behind the rounding.
+
+        Codes are compared with these.
+        """
         return {name: Origin(self.rounded.get(tensor, tensor), layout) for name, (tensor, layout) in self.origins.items()}
 
 
@@ -90,13 +96,13 @@ def select(
     tidy: Callable[[Graph], Graph],
     plugin_nodes: Mapping[str, str] = MappingProxyType({}),
 ) -> Selection:
-    """Try the rule of every node in turn and return the selection.
+    """Return the selection: the rule of every node is tried in graph order.
 
-    What would only move the host's data stays there, and so do the nodes that stand for one of `host_nodes`, by
-    the model's own names.
+    Nodes that only move data of the host stay there, and so do nodes that stand for one of `host_nodes`, the model's own
+    names.
     `graph`: the frontend's, composed.
     `tidy`: the passes that move data movement out of the way, before it is decided which moves the host keeps.
-    `plugin_nodes`: the model's nodes that plug-ins make of steps, with the plug-in. If one step is the host's, all are.
+    `plugin_nodes`: by node of the model that a plug-in makes of steps, the plug-in. If one step is the host's, all are.
     """
     # One node of the model may be several here; while it is decided which stay, each stands for itself alone.
     alone = graph.with_nodes(replace(n, sources=(n.name,)) for n in graph.nodes)
@@ -118,7 +124,7 @@ def select(
 
 
 def _reasons_of_torn(graph: Graph, fallbacks: Sequence[Fallback], plugin_nodes: Mapping[str, str]) -> dict[str, str]:
-    """Return the nodes that steps of a plug-in's operator become, where the host has one of them, each with the reason."""
+    """Return the steps of plug-in nodes of which the host has one, each with the reason, so that the host gets them all."""
     reasons, of_host = dict[str, str](), {f.node: f for f in fallbacks}
     for source, plugin in plugin_nodes.items():
         steps = [n.name for n in graph.nodes if source in n.sources]
@@ -155,7 +161,9 @@ def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str], tidy:
 
 
 def _spatial(graph: Graph) -> frozenset[str]:
-    """Four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any layout."""
+    """Return the four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any
+    layout.
+    """
     spatial_tensors: set[str] = set()
     for node in reversed(graph.nodes):
         rule = _rule_of(node)
@@ -168,7 +176,7 @@ def _spatial(graph: Graph) -> frozenset[str]:
 
 
 def _becomes_clamp(scope: SelectionContext, nodes: list[Node]) -> bool:
-    """True for a Relu or Clip that the chip node before it will carry as its bounds."""
+    """Return whether a refused node is a Relu or Clip that the chip node before it will carry as its bounds."""
     node = scope.node
     if not isinstance(node.op, Unary) or clip_bounds(node.op.function) is None or not scope.nodes:
         return False
@@ -203,7 +211,7 @@ def _rule_of(node: Node) -> Rule | None:
 
 
 def _wrong_type(node: Node, rule: Rule | None, scope: SelectionContext, computed: Sequence[str]) -> str | None:
-    """Why a rule does not take the model's types of the node's tensors."""
+    """Return why a rule does not take the types of the node's computed tensors, or None."""
     accepted_types = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
     numbers = {node.inputs[i] for i in rule.numbers if i < len(node.inputs)} if rule is not None else set[str]()
     types = {n: scope.graph.types[n].dtype for n in computed if n not in numbers}
@@ -218,7 +226,7 @@ def _wrong_type(node: Node, rule: Rule | None, scope: SelectionContext, computed
 
 
 def _roundings(node: Node, graph: Graph) -> str:
-    """Why what rounds to codes, or takes these back, is not the scale of a tensor of the chip."""
+    """Return why a QuantizeLinear, DequantizeLinear or DynamicQuantizeLinear did not become the scale of a tensor of the chip."""
     if _kind(node) == "DynamicQuantizeLinear":
         return "each run computes its scale; --static-ranges has it calibrated"
     codes = (node.outputs if _kind(node) == "QuantizeLinear" else node.inputs)[0]
@@ -233,6 +241,7 @@ def _roundings(node: Node, graph: Graph) -> str:
 
 
 def _try(node: Node, scope: SelectionContext) -> str | None:
+    """Return why the chip does not run the node, or None, with its chip nodes in `scope`."""
     kind = _kind(node)
     foreign, rule = _is_foreign(node), _rule_of(node)
     has_steps = not foreign and kind in DECOMPOSITIONS and DECOMPOSITIONS[kind].is_by_request

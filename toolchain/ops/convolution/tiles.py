@@ -1,4 +1,8 @@
-"""Define the common parts of convolution instructions: windows, tiles, parts of the kernel and fields."""
+"""Lower a convolution to tile tasks: the base of dense and depthwise instructions.
+
+It cuts the output into tiles, the reduction into pieces and the kernel into parts, and fills the common fields of
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ Pair = tuple[int, int]
 
 
 class Tile(NamedTuple):
-    """Output elements of one tile."""
+    """The output elements of one tile: group, image `n`, and (start, count) of rows, columns and channels over all groups."""
 
     group: int
     n: int
@@ -29,7 +33,7 @@ class Tile(NamedTuple):
 
 
 class KernelPart(NamedTuple):
-    """Kernel elements and reduction channels of one instruction."""
+    """Kernel rows, kernel columns and reduction channels (start, count) of one instruction."""
 
     ky: Taps
     kx: Taps
@@ -37,10 +41,10 @@ class KernelPart(NamedTuple):
 
 
 class WindowInput(NamedTuple):
-    """A view of one axis of an instruction's input.
+    """One axis of an instruction's input, within the box that was loaded.
 
-    The fields give elements to skip in the available input, padding in front, and the number of elements.
-    They lie `element_step` apart; `stride` is that of its window over them.
+    `skip`: elements of the box before the first. `pad`: elements of padding in front. `size`: number of elements.
+    `element_step`: elements of the box from one to the next. `stride`: that of the window over these elements.
     """
 
     skip: int
@@ -51,9 +55,10 @@ class WindowInput(NamedTuple):
 
 
 def get_window_input(window: Window, outputs: Pair, first: int, available: int, element_step: int = 1) -> WindowInput:
-    """Return the input of a window for outputs (start, count), of `available` elements from `first` on.
+    """Return what a window reads along one axis for outputs (start, count).
 
-    `element_step`: the window sees elements so far apart, of which its stride and dilation are multiples.
+    The box that was loaded has `available` elements from `first` on.
+    `element_step`: the instruction sees every so many elements; the window's stride and dilation are multiples of it.
     """
     start, count = outputs
     begin = start * window.stride - window.pad - first
@@ -68,15 +73,19 @@ def get_window_input(window: Window, outputs: Pair, first: int, available: int, 
 
 
 class Lowering:
-    """A base of dense and depthwise instructions: windows, tiles, parts and the common fields.
+    """A base class that lowers a convolution with one tiling to a nest of tile tasks.
 
     Groups, tiles of a group, pieces of the reduction and parts of the kernel are the loops.
-    Parts that meet only padding are left out. The last task of a tile has the results, the earlier ones leave partial sums.
+    Parts that meet only padding are left out. The last task of a tile stores the results, the earlier ones leave partial
+    sums.
+    A subclass sets `groups`, the number that run one after another, and `outputs`, the output channels of one.
+    It sets `reduction`, the input channels that an output channel of a task sees, and defines `make_task`, `pack_kernel` and
+    `rows`.
     """
 
-    groups: int  # that run one after another
-    reduction: int  # input channels that one output channel of the works sees
-    outputs: int  # output channels of a group
+    groups: int
+    reduction: int
+    outputs: int
 
     def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
         self.op, self.layer, self.tiling = op, layer, tiling
@@ -94,9 +103,8 @@ class Lowering:
         self._constants: dict[tuple[Pair, KernelPart, bool], Constants] = {}
 
     def nest(self, extent: Extent | None = None) -> Nest:
-        """Return the loop nest.
-
-        `extent`: its channels are all of them where there are several groups.
+        """Return the loop nest of the output or of its part `extent`, whose channels are ignored where there are several
+        groups.
         """
         batch, height, width, _ = self.layer.output.shape
         (top, high), (first, outputs), across = extent or Extent((0, height), (0, self.outputs))
@@ -110,7 +118,9 @@ class Lowering:
         return Nest((uniform_axis(self.groups), *order, inner), lambda point: self._make_tasks(point, taps))
 
     def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Taps, Taps]]) -> list[TileTask]:
-        """One tile and one piece of the reduction: a work for each part of the kernel that meets more than padding."""
+        """Return the tasks of one tile and one piece of the reduction: one for each part of the kernel that meets more than
+        padding.
+        """
         tile, inner = self._tile(point)
         met = self._met(tile, taps)
         first, final = inner[0] == 0, inner[0] + inner[1] == self.reduction
@@ -123,7 +133,7 @@ class Lowering:
         ]
 
     def _tile(self, point: tuple[Any, ...]) -> tuple[Tile, Pair]:
-        """The tile of a point of the nest, and its piece of the reduction."""
+        """Return the tile of a point of the nest, and its piece of the reduction."""
         if self.tiling.rows_outer:
             group, n, rows, columns, (channel, size), inner = point
         else:
@@ -131,18 +141,24 @@ class Lowering:
         return Tile(group, n, rows, columns, (group * self.outputs + channel, size)), inner
 
     def _met(self, tile: Tile, taps: list[tuple[Taps, Taps]]) -> list[tuple[Taps, Taps]]:
-        """The parts of the kernel that meet more than padding."""
+        """Return the parts of the kernel that meet more than padding."""
         return [(ky, kx) for ky, kx in taps if self._meets(tile, ky, kx)] if len(taps) > 1 else taps
 
     def _meets(self, tile: Tile, ky: Taps, kx: Taps) -> bool:
         return self.vertical.part(ky).meets(*tile.rows) and self.horizontal.part(kx).meets(*tile.columns)
 
     def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
-        """The work of one instruction."""
+        """Return the task of one instruction, by the subclass.
+
+        `accumulate`: it adds to the tile's partial sums. `last`: it makes the tile's results.
+        """
         raise NotImplementedError
 
     def read(self, tile: Tile, part: KernelPart, channels: tuple[int, int]) -> Box:
-        """Return the box that the tile reads; only this part's kernel rows where the tiling cuts them to save memory."""
+        """Return the box of `channels` (start, count) that the tile reads.
+
+        It has only this part's kernel rows where the tiling cuts the kernel to save memory.
+        """
         vertical = self.vertical.part(part.ky) if self.tiling.taps else self.vertical
         top, rows = vertical.get_input_span(*tile.rows)
         first_column, columns = self.horizontal.get_input_span(*tile.columns)
@@ -153,7 +169,7 @@ class Lowering:
         return (*self.tiling.variant, *part.ky, *part.kx, *self.get_padded_edges(tile, box), *sums)
 
     def get_padded_edges(self, tile: Tile, box: Box) -> tuple[int, int]:
-        """The tile's first row and column where its windows lie beside padding, of which these say how much there is; else -1."""
+        """Return the tile's first row and column, each -1 where its windows cannot meet padding along that axis."""
         return find_padded_edges((tile.rows[0], tile.columns[0]), box, self.layer.types[self.x].shape)
 
     def write(self, tile: Tile) -> Box:
@@ -161,7 +177,9 @@ class Lowering:
         return Box(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
 
     def window_fields(self, tile: Tile, part: KernelPart, box: Box, site: BoxLocation) -> dict[str, int]:
-        """Addresses, sizes and padding of the input as this part of the kernel sees it."""
+        """Return the fields for the input: addresses, sizes and padding, as this part of the kernel sees the loaded `box` at
+        `site`.
+        """
         op = self.op
         row_step, column_step = self.element_steps
         rows = get_window_input(self.vertical.part(part.ky), tile.rows, box.start[1], box.size[1], row_step)
@@ -189,7 +207,7 @@ class Lowering:
         }
 
     def array_fields(self, constants: Addresses, accumulate: bool, last: bool) -> dict[str, int]:
-        """Weights, parameters, table, and what becomes of the sums."""
+        """Return the fields for weights, parameters and table, and for what becomes of the sums."""
         return {
             "weight_address": constants.weights,
             "parameter_address": constants.parameters if last else 0,
@@ -202,6 +220,7 @@ class Lowering:
         }
 
     def output_fields(self, site: BoxLocation | None) -> dict[str, int]:
+        """Return the fields for the output at `site`; its addresses are 0 where `site` is None, for partial sums."""
         r = self.op.requant
         return {
             "output_address": site.address if site else 0,
@@ -214,7 +233,8 @@ class Lowering:
         }
 
     def constants(self, tile: Tile, part: KernelPart, shape: tuple[int, int], last: bool) -> Constants:
-        """Return the weights of one instruction and, for the last of a tile, its parameters and table.
+        """Return the weights of one instruction and, for the last of a tile, its parameters and table. Equal requests share
+        one result.
 
         `shape`: rows x row length of the weights, which are packed row by row.
         """
@@ -228,7 +248,7 @@ class Lowering:
         return constants
 
     def pack_kernel(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
-        """The weights of one instruction."""
+        """Return the packed weights of one instruction, by the subclass."""
         raise NotImplementedError
 
     def parameters(self, start: int, size: int) -> DeferredBytes:
@@ -241,10 +261,10 @@ class Lowering:
         return DeferredBytes(parameter_bytes(size, chip), data)
 
     def rows(self, tile: Tile, part: KernelPart) -> Array:
-        """The weights of one instruction in the order of memory."""
+        """Return the weights of one instruction in the order of memory, by the subclass."""
         raise NotImplementedError
 
 
 def cut(span: Pair) -> slice:
-    """(start, size) as a slice."""
+    """Return (start, size) as a slice."""
     return slice(span[0], span[0] + span[1])

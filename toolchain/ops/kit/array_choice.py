@@ -1,4 +1,4 @@
-"""Choose the arrays of a machine that can run an operator: they may differ in their output steps and depthwise modes."""
+"""Find the MAC arrays of a machine that can run an operator: arrays may differ in their epilogues, types and depthwise modes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from toolchain.ops.kit.tile import Tiling
 def find_capable_arrays(
     chip: Chip, post: Collection[str] = (), depthwise: bool = False, group: int = 0, pair: tuple[str, str] | None = None
 ) -> tuple[Unit, ...]:
-    """Return the arrays that programs use and that have all of `post` and the requested features.
+    """Return the arrays that programs use and that have all of these features, in the machine's order; there may be none.
 
-    `depthwise`: a mode for depthwise convolutions is requested.
-    `group`: groups of so many weights are requested.
-    `pair`: types of activations and weights, where given.
+    `post`: epilogues, by the words of `engines.mac.post`.
+    `depthwise`: a mode for depthwise convolutions is needed.
+    `group`: weights in groups of this size are needed; 0: no groups.
+    `pair`: types of activations and weights; None: any.
     """
     return tuple(
         unit
@@ -32,8 +33,9 @@ def find_capable_arrays(
 
 
 def add_dataflows(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: bool = False) -> Iterator[Tiling]:
-    """Yield each tiling with every dataflow, and depthwise mode where one is used, that an operation on one of the arrays may
-    name.
+    """Yield each tiling with every dataflow that an operation on one of these arrays may name.
+
+    `depthwise`: with every depthwise mode too.
     """
     counts = {(len(u.array.dataflows), len(u.array.depthwise_modes) if depthwise else 1) for u in arrays}
     variants = sorted({pair for flows, modes in counts for pair in product(range(flows), range(modes))})
@@ -49,14 +51,16 @@ def lie_together(chip: Chip, *roles: str) -> bool:
 
 
 def main_array(units: Sequence[Unit]) -> MacArray:
-    """The one of most multipliers, the first among equal ones: tilings are made for it."""
+    """Return the array of most multipliers, the first among equal ones; tilings are made for it. Raise InternalError without
+    any.
+    """
     if not units:
         raise InternalError("an operator that no array can run")
     return max(units, key=lambda unit: unit.array.multipliers).array
 
 
 def require_usable_units(chip: Chip) -> None:
-    """Raises CompileError where programs can use no array or no DMA of the machine."""
+    """Raise CompileError where programs can use no array or no DMA of the machine."""
     for kind, what in (("mac_array", "multiplies"), ("dma", "moves data")):
         if not chip.workers(kind):
             engines = dict.fromkeys(unit.engine for unit in chip.of_kind(kind))

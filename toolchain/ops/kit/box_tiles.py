@@ -1,4 +1,7 @@
-"""Tiles of operators that work element by element: boxes over the last three dimensions, one by one over the rest."""
+"""Cut the output of an operator that works element by element into tiles: boxes over the last three dimensions.
+
+Those are called rows, columns and channels. Every index of the other dimensions is a tile of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,15 @@ Shape = tuple[int, ...]
 
 
 def pad_to_three_dims(shape: Shape) -> Shape:
-    """The shape with at least three dimensions, ones in front."""
+    """Return the shape with at least three dimensions, by ones in front."""
     return (1,) * (3 - len(shape)) + shape
 
 
 def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
-    """Whole rows first, then fewer rows, columns, channels."""
+    """Yield the tilings: all rows first, then fewer rows, columns and last channels.
+
+    `multiple`: of which the channels of a tile are a multiple unless it has all.
+    """
     height, width, channels = pad_to_three_dims(layer.output.shape)[-3:]
     multiple = math.lcm(multiple, layer.channel_step(*layer.activations, *layer.node.outputs))
     for rows in halvings(height):
@@ -36,7 +42,10 @@ def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
 
 
 def box_orders(layer: Layer, full_reason: str = "") -> tuple[LoopOrder, ...]:
-    """The one order of such boxes. whole: why rows along the last dimension are not cut, where they are not."""
+    """Return the one loop order of such boxes.
+
+    `full_reason`: why a tile has the whole last dimension; "" where it may be cut.
+    """
     *outer, height, width, channels = pad_to_three_dims(layer.output.shape)
     multiple = channels if full_reason else layer.channel_step(*layer.activations, *layer.node.outputs)
     places = LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns")
@@ -45,7 +54,10 @@ def box_orders(layer: Layer, full_reason: str = "") -> tuple[LoopOrder, ...]:
 
 
 def box_nest(shape: Shape, tiling: Tiling, make_task: Callable[[Shape, Shape], TileTask], extent: Extent | None = None) -> Nest:
-    """One work for every tile of a tensor of this shape, or of that part of it; `work` is given its start and size."""
+    """Return the nest with one task for every tile of a tensor of this shape, or of the part `extent` of it.
+
+    `make_task`: takes the tile's start and size, in as many dimensions as `shape`.
+    """
     padded = pad_to_three_dims(shape)
     lead, drop = len(padded) - 3, len(padded) - len(shape)
     rows, columns, channels = ((0, n) for n in padded[-3:])
@@ -63,10 +75,9 @@ def box_nest(shape: Shape, tiling: Tiling, make_task: Callable[[Shape, Shape], T
 
 
 def pointwise_windows(layer: Layer, axis: int) -> Windows:
-    """Return the windows of elementwise operators.
+    """Return the windows of an elementwise operator along `axis`, by activation.
 
-    Each row, or column, is made of the same one of every operand that has more than one.
-    Operands of fewer dimensions have the last ones.
+    Each row, or column, is made of the same one of every operand that has more than one; other operands have no window.
     """
     size, trailing_dims = layer.output.shape[axis], len(layer.output.shape) - axis
     sizes = {n: layer.types[n].shape[-trailing_dims:] for n in layer.activations}
@@ -80,7 +91,7 @@ def pointwise_windows(layer: Layer, axis: int) -> Windows:
 
 
 def operand_box(name: str, shape: Shape, start: Shape, size: Shape) -> Box:
-    """The part of a (broadcast) operand that an output box needs."""
+    """Return the part of an operand, which may be broadcast, that the output box needs. Dimensions are aligned at the last."""
     skip = len(start) - len(shape)
     own_start = tuple(0 if n == 1 else s for n, s in zip(shape, start[skip:]))
     own_size = tuple(1 if n == 1 else k for n, k in zip(shape, size[skip:]))
@@ -88,7 +99,7 @@ def operand_box(name: str, shape: Shape, start: Shape, size: Shape) -> Box:
 
 
 def constant_block(layer: Layer, box: Box) -> ConstantBlock:
-    """The bytes of a constant operand's box, dense."""
+    """Return the elements of a constant operand in `box`, dense, as a block of constants."""
     values = layer.constants[box.tensor]
     cut = tuple(slice(s, s + n) for s, n in zip(box.start, box.size))
 
@@ -99,18 +110,20 @@ def constant_block(layer: Layer, box: Box) -> ConstantBlock:
 
 
 def broadcast_strides(box: Box, site: BoxLocation, rank: int) -> Shape:
-    """(row, column, channel) bytes for an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
+    """Return (row, column, channel) byte strides of an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
     strides = tuple(0 if n == 1 else s for n, s in zip(box.size, site.strides.along))
     return ((0,) * (max(rank, 3) - len(strides)) + strides)[-3:]
 
 
 def row_column(site: BoxLocation) -> Shape:
-    """(row, column) bytes of a site of any rank."""
+    """Return the (row, column) byte strides of a location, of any rank; 0 for dimensions that it lacks."""
     return (0, 0, 0, *site.strides.along)[-3:-1]
 
 
 class PointwiseOp(TiledOp):
-    """An operator of the vector engine that works element by element, in boxes. A class adds its reference and its nest."""
+    """The base of operators of the vector engine that work element by element, in boxes. A class adds its reference and its
+    nest.
+    """
 
     is_pointwise = True
 

@@ -1,8 +1,8 @@
-"""Define the context of a rule that decomposes one ONNX operator into others that the chip has.
+"""Define how one ONNX operator is decomposed into steps: other ONNX operators, in canonical form, that the chip has.
 
-The steps are ONNX nodes in canonical form.
-The same lines define what the chip runs, and what onnxruntime computes to measure the tensors between them.
-Each of these is a tensor of the model with a range of its own.
+`passes.decompose` runs the `Decomposition` of a node's operator, which adds steps to a `DecompositionBuilder`.
+The steps replace the node in the model, so that the chip runs them and onnxruntime computes them to calibrate.
+Each tensor between steps is a tensor of the model with a range of its own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _DATA_MOVEMENT_OPS = ("Reshape", "Slice", "Transpose")
 
 @dataclass
 class DecompositionBuilder(StepBuilder):
-    """A builder of the steps of one decomposition. A tensor is named after the first output of the node and its description.
+    """A builder of the steps of one decomposition. A tensor is named after the node's first output and its description.
 
-    `node`: with its constant parameters as attributes.
+    `node`: the node to decompose, with its constant parameters as attributes.
     `graph`: the model's, in canonical form.
     `bits`: of the machine's activations.
-    `inner`: the tensors between steps whose range is not the calibrated one of them alone.
-    `finest`: whether they have the finest codes of the machine where the user names no other.
+    `inner`: by tensor between steps, where its range is from if not from calibration of it alone.
+    `finest`: whether the steps' tensors have the machine's finest codes where the user sets no type.
     `moved`: other tensors that have them then, since steps move them.
-    `repeated`: by tensor of a sequence's step, its name at all steps.
+    `repeated`: by tensor of one step of a sequence, its name for all steps.
     `made_of`: by constant of steps, the node's constant that it is a part of.
-    `taken_in`: other nodes of the model whose work the node's own output has done.
+    `taken_in`: names of other nodes of the model whose work the node's own output has done.
     `error`: how far the steps are from the operator in float, as a share of each number.
     """
 
@@ -57,17 +57,17 @@ class DecompositionBuilder(StepBuilder):
         return self.graph.types[name].shape
 
     def all(self, name: str, number: float) -> bool:
-        """Return whether the tensor is a constant that holds this number everywhere."""
+        """Return whether the tensor is a constant whose elements all equal this number."""
         value = self.graph.constants.get(name)
         return value is not None and bool((value == number).all())
 
     def reshape(self, name: str, shape: tuple[int, ...]) -> Operand:
-        """A constant in another shape; of a tensor a step that gives it."""
+        """Return a constant's value in another shape, or the tensor of a new Reshape step for a tensor that is no constant."""
         value = self.graph.constants.get(name)
         return self.add("Reshape", name, shape, what=f"{name}, reshaped") if value is None else value.reshape(shape)
 
     def moves(self, name: str) -> None:
-        """A step moves this tensor, and nodes of the model may have moved it before."""
+        """Record that a step moves this tensor: it, and what it was moved from in the model, joins `moved`."""
         producers = self.graph.producers()
         self.moved.add(name)
         while name in producers and producers[name].op.op_type in _DATA_MOVEMENT_OPS:
@@ -75,16 +75,17 @@ class DecompositionBuilder(StepBuilder):
             self.moved.add(name)
 
     def refuse(self, reason: str) -> NoReturn:
+        """Leave the node undivided: raise NotSelected with the reason, which the user is shown."""
         raise NotSelected(reason)
 
     @property
     def interpolates(self) -> bool:
-        """Return whether functions are interpolated between entries of a table, and not looked up."""
+        """True where functions are interpolated between entries of a table, as of codes of more than 8 bits."""
         return self.bits > TABLE_BITS
 
     @property
     def lost_exponent(self) -> float:
-        """Return the exponent below which exp rounds to zero where 1 is the largest code.
+        """The exponent below which exp rounds to zero where 1 is the largest code.
 
         It is a code below the one whose exp is half a code.
         That one may round up and give its value to all lower ones.
@@ -101,12 +102,13 @@ class DecompositionBuilder(StepBuilder):
         range: Inner | None = None,
         **attributes: Any,
     ) -> str:
-        """Add a step and return the name of its tensor. Raise Refused where the model has a tensor of this name.
+        """Add a step and return the name of its tensor. Raise NotSelected where the model or a step has a tensor of this
+        name.
 
         `inputs`: names of tensors, or values of constants; None for an absent one.
-        `what`: the tensor in words, which are its name for people and in files too.
-        `output`: which of the node's outputs it is, if that has a reader.
-        `range`: range of the tensor, where it is not the calibrated one of it alone.
+        `what`: the tensor in words; they are part of its name, which reports and files show.
+        `output`: the node's output that this is, which keeps its name if it has a reader; None for a tensor between steps.
+        `range`: where the tensor's range is from, if not from calibration of it alone.
         `attributes`: those that are not the operator's defaults.
         """
         name = self.get_tensor_name(what)
@@ -123,7 +125,11 @@ class DecompositionBuilder(StepBuilder):
         return name
 
     def takes_in(self, *nodes: OnnxNode) -> None:
-        """Steps do the work of these nodes too, each as far as the node and those before it are all that read it."""
+        """Record in `taken_in` that steps do the work of these nodes too.
+
+        A node counts only where nothing else reads its outputs: the decomposed node and the nodes before it in this list
+        alone.
+        """
         consumers, absorbed = self.graph.consumers(), {self.node.name}
         for node in nodes:
             readers = [n.name for y in node.outputs for n in consumers.get(y, ())]
@@ -132,18 +138,21 @@ class DecompositionBuilder(StepBuilder):
                 self.taken_in += node.sources or (node.name,)
 
     def get_tensor_name(self, what: str) -> str:
-        """The tensor that is this, whatever it holds."""
+        """Return the name of the tensor that is described by `what`: the node's first output, a colon, and the description."""
         return f"{next(filter(None, self.node.outputs))}: {what}"
 
     def of_a_sequence(self, what: str) -> str:
-        """The name of this at all steps of a sequence. Raises Refused: the model has a tensor of this name."""
+        """Return the name that tensors described by `what` share at all steps of a sequence.
+
+        Raise NotSelected where the model has a tensor of this name.
+        """
         name = self.get_tensor_name(what)
         if name in self.graph.types:
             self.refuse(f"tensors of its steps would be called {name!r}, as one of the model's is already; rename that")
         return name
 
     def constant(self, what: str, value: Array) -> str:
-        """One that several steps read."""
+        """Define a constant that several steps read, and return its name."""
         return self.define_constant(self.get_tensor_name(what), value)
 
     def reads(self, output: int) -> bool:
@@ -153,11 +162,12 @@ class DecompositionBuilder(StepBuilder):
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A decomposition of an ONNX operator, and the machines for which it is.
+    """A decomposition of one ONNX operator, and the machines that use it.
 
-    `add_steps`: adds the steps of a node, or none where it has none; refuses a node that stays undivided.
-    `find_missing_support`: answers why a machine does not run a node natively, or None if it does. Others decompose the node.
-        Without this function those machines decompose it whose limits.decompose names the operator.
+    `add_steps`: adds the steps of a node, or none, which leaves the node as it is. It refuses by
+    `DecompositionBuilder.refuse`.
+    `find_missing_support`: returns why a machine does not run a node natively, which then decomposes it, or None.
+    Without this function, machines decompose the operator whose `limits.decompose` names it.
     """
 
     add_steps: Callable[[DecompositionBuilder], None]

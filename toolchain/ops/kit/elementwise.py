@@ -1,4 +1,4 @@
-"""The vector engine's operation on up to two operands, of a box of elements."""
+"""Make the vector engine's elementwise operation on a box of up to three dimensions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def elementwise(
 ) -> machine.Elementwise:
     """Return an elementwise machine operation.
 
-    `a`, `b`: address, row, column, channel stride, zero point, multiplier, shift.
-    `output`: zero point, multiplier, shift, clamp.
+    `size`: of the box; `out`: where its output lies.
+    `a`, `b`: address, row, column and channel stride in bytes, zero point, multiplier, shift.
+    `output`: zero point, multiplier, shift, low and high clamp.
     `types`: type numbers of a, b and the output.
     `surfaces`: bytes between granules of channels of a and b.
     """

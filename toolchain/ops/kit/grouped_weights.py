@@ -1,4 +1,4 @@
-"""Weights in groups as they are laid in memory: codes, scales and minima in the order of the machine's key."""
+"""Lay out weights that are quantized in groups, as a machine reads them: codes, scales and minima in one of three orders."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Array = NDArray[Any]
 
 
 def lay_groups(packed: Array, groups: WeightGroups, part_bytes: int, keys: GroupKeys) -> bytes:
-    """Lay out packed weights with their groups, as `machine.group_bytes` defines.
+    """Return the bytes of packed weights with their groups, in the order `keys.layout`, as `machine.group_bytes` defines.
 
     `packed`: uint8[o, bytes], the codes of each output channel.
     `part_bytes`: bytes of one group's codes.
+    `keys`: the machine's key on groups: layout, bytes of a scale and of a minimum.
     """
     scales = _bytes(groups.scales, "u", keys.scale_bytes)
     minima = _bytes(np.zeros_like(groups.scales) if groups.minima is None else groups.minima, "i", keys.minimum_bytes)

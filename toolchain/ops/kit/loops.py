@@ -1,6 +1,7 @@
-"""The loops in which an operator's tiles are made: which there are, in which orders, and by which steps.
+"""Name the loops over an operator's tiles, so that a schedule written as text and a `Tiling` can be turned into each other.
 
-A schedule names loops and steps; a nest is made from a `Tiling`. Each operator says once how the two belong together.
+Each operator returns `LoopOrder`s once. Schedules name loops and their steps; tile sizes in a `Tiling` follow, and the other
+way.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ _ALL_TAPS = 0  # of `Tiling.taps`: as many as the machine's limits allow
 class LoopAxis(NamedTuple):
     """A loop over `size` items.
 
-    `field`: of `Tiling`, which has `unit` for each of them; "": they are made one by one.
+    `field`: the field of `Tiling` that holds its step, in which each item counts `unit`; "" for a loop that takes items one
+    by one.
     `multiple`: a step is a multiple of this, unless it covers all items.
     `least`: the smallest step.
-    `why`: reason of `least` or `multiple`.
+    `why`: the reason of `least` or `multiple`, for messages.
     """
 
     name: str
@@ -35,13 +37,13 @@ class LoopAxis(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopOrder:
-    """Loops, outermost first, of the tilings that have this `rows_outer`."""
+    """One order of the loops, outermost first. It belongs to tilings with this `rows_outer`."""
 
     axes: tuple[LoopAxis, ...]
     rows_outer: bool = True
 
     def steps(self, tiling: Tiling) -> dict[str, int] | None:
-        """Return the step of every loop; None where the tiling is not in this order."""
+        """Return the step of every loop by its name; None where the tiling does not belong to this order."""
         if tiling.rows_outer != self.rows_outer:
             return None
         step_by_axis = {axis.name: _step(axis, tiling) for axis in self.axes}
@@ -52,9 +54,9 @@ class LoopOrder:
         )
 
     def tiling(self, steps: Mapping[str, int], dataflow: int = 0, mode: int = 0) -> Tiling:
-        """Return the tiling.
+        """Return the tiling with these steps, which are not checked against `multiple` and `least`.
 
-        `steps`: by axis; an axis that is left out is one step.
+        `steps`: items by loop name; a loop that is left out takes all its items in one step.
         """
         tiling = Tiling(1, 1, 1, 0, self.rows_outer, dataflow=dataflow, mode=mode)
         values: dict[str, Any] = {}
@@ -75,7 +77,7 @@ def _step(axis: LoopAxis, tiling: Tiling) -> int:
 
 
 def one_by_one(sizes: Sequence[int], name: str = "images") -> tuple[LoopAxis, ...]:
-    """Loops over dimensions that no tile spans; numbered from the outermost where there are several."""
+    """Return loops over dimensions that no tile spans. Several are numbered from the outermost: `images0`, `images1`."""
     if len(sizes) == 1:
         return (LoopAxis(name, sizes[0]),)
     return tuple(LoopAxis(f"{name}{i}", size) for i, size in enumerate(sizes))

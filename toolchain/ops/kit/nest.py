@@ -1,8 +1,8 @@
 """Define the tile tasks of a layer as nested loops, so that a tiling can be costed without walking every tile.
 
-A step of a loop has a kind. Steps of one kind read, write and compute alike wherever they stand, so few of them need be looked
-at.
-The first and last rows of a padded image differ from those between them, which are all one kind.
+A step of a loop has a kind. Tasks at steps of one kind read, write and compute in the same way, so the cost model looks at
+one.
+An example: the first and last rows of a padded image have kinds of their own, and all rows between them share one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Axis:
-    """One loop: its steps in order, and the kind of each."""
+    """One loop of a nest. `steps`: what the body gets, in order. `kinds`: the kind of each step."""
 
     steps: tuple[Any, ...]
     kinds: tuple[Hashable, ...]
 
     @cached_property
     def runs(self) -> tuple[Span, ...]:
-        """(first, count) of neighbouring steps of one kind."""
+        """(first, count) of each run of neighbouring steps of one kind, in order."""
         spans_with_counts: list[Span] = []
         start = 0
         for _, group in groupby(self.kinds):
@@ -39,51 +39,60 @@ class Axis:
 
     @cached_property
     def distinct(self) -> tuple[Any, ...]:
-        """One step of each kind."""
+        """The first step of each kind."""
         return tuple(dict(zip(reversed(self.kinds), reversed(self.steps))).values())
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops, outermost first, and the works at one point: `body` is given the step of every loop."""
+    """The loops of a layer, outermost first, and the tile tasks at each point.
+
+    `body`: takes a point, the step of every loop, and returns its tasks in order.
+    """
 
     axes: tuple[Axis, ...]
     body: Callable[[tuple[Any, ...]], Sequence[TileTask]]
 
     def iterate_tasks(self) -> Iterator[TileTask]:
-        """All works in the order in which they run."""
+        """Yield the tasks of all points, in the order in which they run."""
         for point in product(*(axis.steps for axis in self.axes)):
             yield from self.body(point)
 
     def distinct(self) -> Iterator[TileTask]:
-        """The works at one point of each kind: what none of them needs, none of the others does."""
+        """Yield the tasks at one point of each combination of kinds; all other tasks are like one of these."""
         for point in product(*(axis.distinct for axis in self.axes)):
             yield from self.body(point)
 
 
 @lru_cache(maxsize=4096)
 def uniform_axis(count: int) -> Axis:
-    """The steps 0, 1, ... count - 1, all of one kind."""
+    """Return a loop over 0, 1, ... count - 1, all of one kind."""
     return Axis(tuple(range(count)), (0,) * count)
 
 
 @lru_cache(maxsize=4096)
 def cut_axis(total: int, tile: int, first: int = 0) -> Axis:
-    """[first, first + total) in (start, size) pieces of at most `tile`; pieces of equal size are of one kind."""
+    """Return a loop over [first, first + total) in (start, size) pieces of at most `tile`; pieces of equal size are of one
+    kind.
+    """
     steps = tuple(spans(total, tile, first))
     return Axis(steps, tuple(size for _, size in steps))
 
 
 @lru_cache(maxsize=4096)
 def reduction_axis(total: int, tile: int) -> Axis:
-    """Return an axis like `cut_axis`, with the first and last piece of kinds of their own."""
+    """Return a loop like `cut_axis` over a reduction; the first and the last piece have kinds of their own."""
     steps = tuple(spans(total, tile))
     return Axis(steps, tuple((size, start == 0, start + size == total) for start, size in steps))
 
 
 @lru_cache(maxsize=4096)
 def window_axis(window: Window, steps: tuple[Span, ...], taps: tuple[Taps, ...] = ()) -> Axis:
-    """Output spans of a sliding window, told apart by what they read and pad, for each part `taps` of the kernel too."""
+    """Return a loop over output spans of a sliding window. Two spans are of one kind if they read and pad equally many
+    elements.
+
+    `steps`: (start, size) of the spans. `taps`: parts of the kernel, for each of which that has to hold too.
+    """
     parts = tuple(window.part(t) for t in taps)
     return Axis(steps, tuple(_window_kind(window, parts, step) for step in steps))
 

@@ -1,4 +1,7 @@
-"""Define what an operator knows and may ask for while it is quantized."""
+"""Define what a float operator may ask and add while `passes.quantize` lowers its node to integer nodes.
+
+`passes.quantize_context.QuantizeContext` is the implementation.
+"""
 
 from __future__ import annotations
 
@@ -21,73 +24,79 @@ Array = NDArray[Any]
 
 
 class QuantContext(Protocol):
-    """A view of quantization: types, float constants, the scale of every activation; and where results go."""
+    """The context of an operator's `quantize`: types and scales of activations, choices of repair, and where new tensors go.
+
+    `graph`: with float operators; its constants are float.
+    """
 
     chip: Chip
     graph: Graph
 
-    def quant(self, tensor: str) -> Quant: ...
+    def quant(self, tensor: str) -> Quant:
+        """Return the scale and zero point of a tensor; for a constant, those of its own range."""
 
     def own_name(self, name: str) -> str:
-        """`name`, or one like it that no tensor of the network has: what its nodes put between them is called so."""
+        """Return `name`, or one like it that no tensor of the graph has, for a tensor that the operator adds."""
         ...
 
     def find_calibrated_range(self, tensor: str) -> Range | None:
-        """The range that calibration found; None where the scale is given, or calibration did not see the tensor."""
+        """Return the range that calibration found; None where the scale is given, or calibration did not see the tensor."""
         ...
 
     def widen(self, tensor: str, values: Range) -> None:
-        """Asks that the codes of an operator's output hold these values too."""
+        """Ask that the codes of the operator's output hold these values too; the graph is then quantized again with the wider
+        range.
+        """
         ...
 
     def layer(self, node: Node) -> LayerParameters:
-        """Return the chosen parameters of a node with weights: empty where they are rounded as they are."""
+        """Return the parameters that repair chose for a node with weights; by default they say that float weights are rounded."""
         ...
 
     def weight_type(self, node: Node) -> CodeType | None:
-        """Return the weight type that the user set for a node with weights."""
+        """Return the weight type that the user set for a node with weights; None where none is set."""
         ...
 
     def has_compiler_weights(self, node: Node) -> bool:
-        """Return whether the compiler makes the node's weights, as those of a Resize."""
+        """Return whether the compiler made the node's weights, as those of a Resize, so that they are not the model's."""
         ...
 
     def offset(self, node: Node) -> Offset:
-        """Return the difference between a sum's zero points and its tensors'."""
+        """Return by how much repair moves the zero points of a node's operands and output away from those of the tensors."""
         ...
 
     def codes(self, tensor: str) -> CodeType:
-        """The type of an activation."""
+        """Return the type of a tensor's codes, as this node sees them."""
         ...
 
     def numerics(self, tensor: str) -> Numerics:
-        """The machine's arithmetic where codes are of the tensor's type."""
+        """Return the machine's arithmetic with codes of the tensor's type."""
         ...
 
     def constant_quant(self, value: Array, like: str) -> Quant:
-        """The scale of a constant operand, by its own range, in codes of the type of the tensor `like`."""
+        """Return the scale of a constant operand, by its own range, in codes of the type of the tensor `like`."""
         ...
 
     def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
-        """Register a tensor between the nodes that an operator becomes and return its name.
+        """Register a tensor between the nodes that an operator becomes, and return its name `tensor`.
 
-        `shape`: where it differs from that of its source.
+        `shape`: None: that of the first input of the node that makes it.
         """
         ...
 
     def has(self, tensor: str) -> bool:
-        """Return whether earlier nodes have inserted such a tensor."""
+        """Return whether `inner` has registered a tensor of this name, by this or an earlier node."""
         ...
 
     def find_file_weights(self, node: Node, *, product: bool = False) -> FileWeights | None:
-        """Find how a quantized model's file holds the node's constants; None where it does not say.
+        """Return how a quantized model's file holds the node's constants; None where it does not say, or says several things.
 
-        `product`: the weights of a sum of products, else the operand of another node.
+        `product`: True for weights of a sum of products, False for the operand of another node.
         """
         ...
 
     def constant(self, name: str, value: Array) -> str:
-        """Registers an integer constant and gives its name."""
+        """Register an integer constant and return its name, which may differ from `name`."""
         ...
 
     def requant(
@@ -102,12 +111,19 @@ class QuantContext(Protocol):
         where: str,
         peak: Any = None,
     ) -> Requant:
-        """Return a requantization.
+        """Return a requantization to codes of the type `codes`. Raise CompileError where the machine cannot express the
+        scale.
 
-        `codes`: type of the output.
+        `real_scale`: the input's scale divided by the output's, one or one for each channel.
+        `operation`: which rounding of `numerics.per_op` holds.
+        `zero_point`, `low`, `high`: of the output; results are clamped to low..high.
+        `where`: names the node in messages.
+        `peak`: largest magnitude of each sum, so that a scale too small to be expressed may do where all are rounded to zero.
         """
         ...
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
-        """A requantization inside an operator, to int32: no zero point, no clamp."""
+        """Return a requantization inside an operator, to int32, without zero point or clamp. Raise CompileError as `requant`
+        does.
+        """
         ...

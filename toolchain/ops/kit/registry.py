@@ -1,9 +1,10 @@
-"""Register the operators of every file in `toolchain/ops`: adding the file is enough, there or in a family's folder.
+"""Collect the operators of every file in `toolchain/ops` at import: adding a file there, or in a family's folder, is enough.
 
-`RULES`: ONNX operator -> rule, from the files' own RULES.
+`RULES`: ONNX operator -> the rule that selects it.
 `DECOMPOSITIONS`: ONNX operator -> how it becomes steps, and on which machines.
-`HOSTED`: ONNX operator that has no rule -> why.
+`HOSTED`: ONNX operator without a rule -> why the host runs it.
 `INTEGER_OPERATORS`: the classes of integer operators, by the NAME under which compiled files hold them.
+A key that two files have is an InternalError.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
 
 
 def _by_name(operators: Iterable[type[NpuOp]]) -> dict[str, type[NpuOp]]:
-    """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
+    """Return the classes by their NAME. Raise InternalError where one lacks a NAME or VERSION of its own, or two share a NAME."""
     operator_by_name: dict[str, type[NpuOp]] = {}
     for operator in operators:
         place = f"{operator.__module__}.{operator.__name__}"
@@ -57,7 +58,10 @@ INTEGER_OPERATORS = _integer_operators(_MODULES)
 
 
 def add_integer_operators(operators: Iterable[type[NpuOp]]) -> None:
-    """Add integer operators of a plug-in. Raise TypeError, with the table as it was, for a class that no file could name."""
+    """Add integer operators of a plug-in to `INTEGER_OPERATORS`.
+
+    Raise TypeError, with the table unchanged, where a class lacks a NAME or VERSION of its own or its NAME is taken.
+    """
     try:
         INTEGER_OPERATORS.update(_by_name((*INTEGER_OPERATORS.values(), *operators)))
     except InternalError as fault:
@@ -65,6 +69,6 @@ def add_integer_operators(operators: Iterable[type[NpuOp]]) -> None:
 
 
 def remove_integer_operators(names: Iterable[str]) -> None:
-    """Take integer operators of a plug-in out again."""
+    """Remove a plug-in's integer operators, by NAME; unknown names are ignored."""
     for name in names:
         INTEGER_OPERATORS.pop(name, None)

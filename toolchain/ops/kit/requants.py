@@ -1,6 +1,6 @@
-"""Requantization parameters as instructions carry them: fields of an instruction, or a block in SRAM.
+"""Pack what instructions of integer operators carry: requantizations, weights, lookup tables.
 
-`shift_zero_points` gives zero points as repair moved them to an operator without a bias.
+`shift_zero_points` gives zero points as accuracy repair moved them, for operators without a bias.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ Array = NDArray[Any]
 
 
 def pair(r: Requant) -> tuple[int, int]:
-    """(multiplier, shift) of a requantization with one scale for all channels."""
+    """Return (multiplier, shift) of a requantization with one scale for all channels; with several, that of the first."""
     return int(r.multiplier[0]), int(r.shift[0])
 
 
 def parameter_block(bias: Array, r: Requant, chip: Chip) -> bytes:
-    """bias int64[c] and a Requant of 1 or c scales -> c entries of requantization parameters."""
+    """Return the bytes of c entries, one a channel, of bias, multiplier and shift, as the machine's layout has them.
+
+    `bias`: int64[c]. `r`: has 1 or c scales.
+    """
     return pack_parameters(bias, r.multiplier, r.shift, chip)
 
 
 def channel_slice(r: Requant, start: int, size: int) -> Requant:
-    """The requantization of channels [start, start + size)."""
+    """Return the requantization of channels [start, start + size)."""
     if r.multiplier.size == 1 and r.shift.size == 1:
         return r
     multiplier, shift = np.broadcast_arrays(r.multiplier, r.shift)
@@ -46,13 +49,18 @@ def channel_slice(r: Requant, start: int, size: int) -> Requant:
 
 
 def pack_dense(rows: Array, weight: CodeType, chip: Chip) -> bytes:
-    """int8[outputs, inner] of a convolution, in the layout's tiles where it has them."""
+    """Return the bytes of a convolution's weights, int8[outputs, inner], in the layout's weight tiles where the machine has
+    them.
+    """
     tile = chip.layout.weight_tile
     return pack_weights(rows if tile is None else in_tiles(rows, tile), weight)
 
 
 def pack_weights(rows: Array, weight: CodeType) -> bytes:
-    """int8[rows, n] -> bytes; int4: two a byte, low nibble first, each row on a byte of its own."""
+    """Return the bytes of weight codes, int8[rows, n].
+
+    Codes of int4 lie two in a byte, the low nibble first, and each row begins a new byte.
+    """
     if weight is not CodeType.INT4:
         return np.ascontiguousarray(rows, dtype=np.int8).tobytes()
     if rows.shape[1] % 2:
@@ -63,12 +71,17 @@ def pack_weights(rows: Array, weight: CodeType) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class LookupTable:
-    """int8[256] or uint8[256], from the least code on, or int16[513] interpolated as `numerics.interpolation` says."""
+    """A table from the codes of an input to those of an output, in order from the least input code.
+
+    `entries`: int8[256] or uint8[256], one for each code; or int16[513], between which 16-bit codes are interpolated.
+    `form`: how they are interpolated, "none" for tables of 256.
+    """
 
     entries: Array
     form: Literal["none", "tosa", "tflite"]
 
     def apply(self, x: Array) -> Array:
+        """Return the output's codes for codes `x` of any shape."""
         if self.form == "none":
             return lookup8(x, self.entries)
         return lookup16(x, self.entries, self.form)
@@ -76,17 +89,17 @@ class LookupTable:
     def block(self, owner: str, role: str) -> ConstantBlock:
         """Return the table as a block of constants.
 
-        `role`: which of a unit's operands the table is.
+        `owner`: name of the node, which makes the block's key. `role`: which of a unit's operands the table is.
         """
         data = np.ascontiguousarray(self.entries).astype(memory_type(self.entries.dtype)).tobytes()
         return ConstantBlock((owner, "table"), len(data), lambda: data, role)
 
 
 def shift_zero_points(zero_points: Sequence[int], node: Node, scope: QuantContext) -> list[int]:
-    """Return the zero points of a node's operands and its output, with the node's offset.
+    """Return the zero points of a node's operands and its output, each moved by the offset that repair chose for the node.
 
-    Raise CompileError where the machine has no such codes.
-    `zero_points`: as their tensors have them.
+    `zero_points`: those of the tensors, the output's last.
+    Raise CompileError where a moved one is no code of its type, or the offset has another number of operands.
     """
     named = (node.outputs[0] if n in scope.graph.constants else n for n in (*node.inputs, *node.outputs))
     chosen, types = scope.offset(node), [scope.codes(n) for n in named]

@@ -1,4 +1,7 @@
-"""A residual sum fused behind a convolution: exactly the elementwise ADD, its first operand never leaving the array."""
+"""Define a residual sum that is fused behind a convolution or a product: its bits, and its fields in instructions.
+
+It computes exactly what the elementwise addition would, but its first operand never leaves the array.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """y = clamp(out(a((q - q_zero_point) << left_shift) + b((r - r_zero_point) << left_shift)) + zero point)."""
+    """The quantization of the sum of the array's result q and an addend r, both codes.
+
+        y = clamp(out(a((q - q_zero_point) << left_shift) + b((r - r_zero_point) << left_shift)) + zero point)
+
+    Here a, b and out are `q_requant`, `r_requant` and `out_requant`. Zero point and clamp are those of `out_requant`.
+    """
 
     q_zero_point: int
     r_zero_point: int
@@ -28,6 +36,7 @@ class Residual:
     out_requant: Requant
 
     def add(self, q: Array, r: Array) -> Array:
+        """Return the codes of the sum of codes `q` and `r`."""
         return add(
             q,
             r,
@@ -42,7 +51,10 @@ class Residual:
 
 
 def residual_fields(residual: Residual, site: BoxLocation, number: int) -> dict[str, int]:
-    """The parameters of machine.WithAddend, and the type of the addend by its number."""
+    """Return the operation's fields for the addend (machine.WithAddend).
+
+    `site`: where the addend lies. `number`: of the type of its codes.
+    """
     q, r, out = pair(residual.q_requant), pair(residual.r_requant), pair(residual.out_requant)
     return {
         "use_add": 1,
@@ -67,5 +79,5 @@ def residual_fields(residual: Residual, site: BoxLocation, number: int) -> dict[
 
 
 def no_residual_fields() -> dict[str, int]:
-    """The same when nothing is added."""
+    """Return the same fields, all 0, for an operation without an addend."""
     return dict.fromkeys(ADDEND, 0)

@@ -1,4 +1,4 @@
-"""Define the context of a rule while it turns one ONNX operator into the chip's."""
+"""Define what a rule can ask and do while `passes.select` has it turn one ONNX node into the chip's float operators."""
 
 from __future__ import annotations
 
@@ -15,22 +15,32 @@ from toolchain.ops.permutation import permutation
 
 
 class NotSelected(Exception):
-    """A rule's reason why a node cannot be selected."""
+    """The exception by which a rule, or a decomposition, refuses a node; its text is the reason."""
 
 
 @dataclass
 class SelectionContext:
-    """A context of a rule while it turns one OnnxOp into chip nodes. It is discarded when the rule refuses."""
+    """The context of one rule and one ONNX node. It is discarded, with all that was added, when the rule refuses.
+
+    A rule reads operands with `read`, adds nodes with `step` or `add_main_step`, and ends with `emit`.
+    `graph`: the model's graph; the chip's tensors and nodes made so far are in the other fields, all changed in place.
+    `origins`: by chip tensor, the model's tensor and the layout.
+    `layouts`: by model tensor that the chip makes, its layout.
+    `types`, `constants`: by tensor of both graphs.
+    `spatial`: model tensors that an operator over rows and columns reads later, at once or through others.
+    `counted`: by integer tensor that the chip makes, its largest number.
+    `nodes`: the chip nodes of this rule.
+    """
 
     graph: Graph
     chip: Chip
     node: OnnxNode
     origins: dict[str, Origin]
-    layouts: dict[str, str]  # model tensors that the chip makes -> their layout
+    layouts: dict[str, str]
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
-    spatial: frozenset[str]  # model tensors that end in an operator which slides over space
-    counted: dict[str, int] = field(default_factory=dict[str, int])  # whole numbers that the chip makes -> the largest
+    spatial: frozenset[str]
+    counted: dict[str, int] = field(default_factory=dict[str, int])
     nodes: list[Node] = field(default_factory=list[Node])
 
     @property
@@ -38,19 +48,22 @@ class SelectionContext:
         return self.node.op.attributes
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape in the model's order."""
+        """Return a model tensor's shape in the model's order."""
         return self.graph.types[name].shape
 
     def refuse(self, reason: str) -> None:
+        """Refuse the node: raise NotSelected with the reason, which the user is shown."""
         raise NotSelected(reason)
 
     def value(self, name: str) -> np.ndarray | None:
+        """Return the value of a constant of the model; None where the tensor is computed or absent."""
         return self.graph.constants.get(name)
 
     def layout(self, *names: str) -> str:
-        """Return nhwc when a four-dimensional operand has that layout already, else plain.
+        """Return the layout in which operands of these names are best read: "nhwc" or "plain".
 
-        Tensors of the host take the layout of the others, or the one that an operator over space at their end wants.
+        It is "nhwc" where all computed ones have four dimensions and the chip holds one of them so.
+        Where the host makes all of them, it is "nhwc" if an operator over rows and columns reads one later.
         """
         computed = [n for n in names if n not in self.graph.constants]
         if any(len(self.shape(n)) != 4 for n in computed):
@@ -61,7 +74,10 @@ class SelectionContext:
         return "nhwc" if "nhwc" in layouts else "plain"
 
     def read(self, name: str, layout: str) -> str:
-        """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
+        """Return the chip tensor that holds the model tensor `name` in `layout`.
+
+        A tensor of the host arrives in this layout. One of the chip in the other layout gets a Transpose, once for all rules.
+        """
         if name not in self.layouts:
             alias = name if layout == "plain" else fresh_name(f"{name}@nhwc", self.graph.types)
             shape = self.shape(name)
@@ -86,7 +102,7 @@ class SelectionContext:
         self.origins[name] = origin
 
     def constant(self, name: str, value: np.ndarray) -> str:
-        """Add a constant and return its name: another one where something else has that."""
+        """Add a constant and return its name: `name`, or a fresh one where that is taken by anything but an equal constant."""
         constant = self.constants.get(name)
         if constant is None or constant.dtype != value.dtype or not np.array_equal(constant, value):
             name = self._fresh(name)
@@ -95,11 +111,14 @@ class SelectionContext:
         return name
 
     def _fresh(self, name: str) -> str:
-        """The file may call nodes and tensors as it likes."""
+        """Return a name that no tensor of the model or of the chip has."""
         return fresh_name(name, self.types, self.graph.types)
 
     def inner(self, suffix: str, shape: tuple[int, ...], like: str = "") -> str:
-        """A tensor between two chip nodes of this rule, calibrated as the node's output, or as the chip tensor `like`."""
+        """Define a tensor between two chip nodes of this rule and return its name, which is made from `suffix`.
+
+        It is calibrated as the model node's output, or as the chip tensor `like`.
+        """
         name = self._fresh(f"{self.node.outputs[0]}@{suffix}")
         self._define(name, shape, Origin(self.origins[like].tensor if like else self.node.outputs[0], INNER))
         return name
@@ -114,9 +133,9 @@ class SelectionContext:
         like: str = "",
         sources: tuple[str, ...] | None = None,
     ) -> str:
-        """Add a chip node in front of the one that makes the model node's output; return its output's name.
+        """Add a chip node before the one that makes the model node's output; return its output's name.
 
-        The output is calibrated as the model node's output, or as the chip tensor `like`.
+        `shape`: of its output, which is calibrated as the model node's output, or as the chip tensor `like`.
         `sources`: the model's nodes that it stands for, by default this one's; () for nodes that the compiler adds.
         """
         name = self.inner(suffix, shape, like)
@@ -127,7 +146,7 @@ class SelectionContext:
     def add_main_step(self, suffix: str, op: Any, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
         """Add the chip node that does the model node's work, and return its output's name, as `step` does.
 
-        It has the node's name; later nodes only give its output another shape.
+        It takes the model node's name; `emit` then adds only a node that gives its output another shape.
         """
         name, sources = self.inner(suffix, shape), self.node.sources or (self.node.name,)
         self.nodes.append(Node(self.node.name, op, inputs, (name,), sources))
@@ -135,9 +154,9 @@ class SelectionContext:
         return name
 
     def emit(self, op: Any, inputs: tuple[str, ...], layout: str, most: int | None = None) -> None:
-        """Add the chip node that makes the model node's output, in `layout`.
+        """Add the chip node that makes the model node's output, in `layout`. A rule calls it last, once for each output.
 
-        `most`: for integers, the largest, where it is not that of the node's inputs.
+        `most`: for an integer output, its largest number; None: the largest of the node's integer inputs.
         """
         name = self.node.outputs[0]
         maxima = [self.counted[n] for n in self.node.inputs if n in self.counted]

@@ -1,4 +1,7 @@
-"""Tiles: what one brings, runs and takes away, and the sizes worth trying; moves of boxes and fills."""
+"""Define tiles and moves, the terms in which an operator tells the scheduler what it does with memory.
+
+A `Tiling` gives the sizes of tiles. A `TileTask` is the load, compute and store of one tile. DMA does a `Move` or `FillBox`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from toolchain.machine.tensors import Strides
 
 
 class Box(NamedTuple):
-    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension.
+    """A box of a tensor: along each dimension i, the elements from start[i] up to, but without, start[i] + size[i].
 
     `role`: for reads, which of a unit's operands it is; the unit determines the memory of that operand.
     """
@@ -24,19 +27,23 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class BoxLocation:
-    """A location of a box's first element in the memory of its operand, and the strides from there."""
+    """A location of a box in the memory of its operand: the byte address of its first element, and the strides from there."""
 
     address: int
     strides: Strides
 
 
 class ConstantBlock(NamedTuple):
-    """Constant bytes an instruction needs (weights, parameters, a table). Equal keys hold equal bytes. role: which of a unit's
-    operands they are; the unit says which memory that one lies in."""
+    """The constant bytes that an instruction needs: weights, parameters or a table.
+
+    `key`: blocks of equal keys hold equal bytes.
+    `data`: returns the bytes; it is called when the program is emitted, not while tilings are compared.
+    `role`: which of a unit's operands they are; the unit determines the memory of that operand.
+    """
 
     key: tuple[Any, ...]
     size_bytes: int
-    data: Callable[[], bytes]  # made when the program is emitted, not while tilings are compared
+    data: Callable[[], bytes]
     role: str
 
 
@@ -45,12 +52,13 @@ CodeGenerator = Callable[[Sequence[BoxLocation], Sequence[int], BoxLocation | No
 
 
 class TileTask(NamedTuple):
-    """A task for one tile: load `reads` and `blocks` for the unit, run the operations of `emit`, store `write` (None: partial
-    sums).
+    """A task for one tile: load `reads` and `blocks` for the unit, run the operations of `emit`, store `write`.
 
-    `variant`: timing parameters that its shapes do not give: the array's dataflow and depthwise mode.
-    It also has (start, count) of the rows and columns of the kernel, where windows lie beside padding.
-    For partial sums it has their number.
+    `write`: the box of the output; None where the task leaves partial sums in the accumulators.
+    `emit`: takes the locations of `reads`, the addresses of `blocks` and the location of `write`, and returns machine
+    operations.
+    `variant`: further numbers on which the task's cycles depend, beside its shapes. These are the array's dataflow and
+    depthwise mode, the parts of the kernel, where windows lie beside padding, and the number of partial sums.
     """
 
     reads: tuple[Box, ...]
@@ -61,7 +69,11 @@ class TileTask(NamedTuple):
 
 
 def find_padded_edges(begin: tuple[int, int], box: Box, shape: Sequence[int]) -> tuple[int, int]:
-    """The first row and column of a tile, each where what it reads ends with its input (NHWC) and may be padded; else -1."""
+    """Return (row, column): each is that of `begin` where the box touches an edge of its input along that axis, else -1.
+
+    Only tiles at an edge may be padded, so that the others are alike.
+    `begin`: the tile's first output row and column. `shape`: the input's, NHWC.
+    """
     top, first_column, rows, columns = box.start[1], box.start[2], box.size[1], box.size[2]
     return (
         begin[0] if not top or top + rows == shape[1] else -1,
@@ -71,17 +83,20 @@ def find_padded_edges(begin: tuple[int, int], box: Box, shape: Sequence[int]) ->
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights.
+    """The sizes of a layer's tiles: output rows, columns and channels, and reduction channels (`inner`).
 
-    `taps`: kernel rows of one instruction, 0 for all that the machine's limits allow. `batches`: matrix products of one.
-    `dataflow`, `mode`: the array's, by the numbers that operations have for them.
+    `rows_outer`: the loops over rows stand outside that over channels, so inputs stay; False: weights stay. Without weights
+    it means nothing.
+    `taps`: kernel rows of one instruction, 0 for as many as the machine's limits allow.
+    `batches`: matrix products of one instruction.
+    `dataflow`, `mode`: the array's dataflow and depthwise mode, by the numbers that operations have for them.
     """
 
     rows: int
     columns: int
     channels: int
     inner: int
-    rows_outer: bool = True  # nothing to an operation without weights
+    rows_outer: bool = True
     taps: int = 0
     batches: int = 1
     dataflow: int = 0
@@ -89,22 +104,22 @@ class Tiling:
 
     @property
     def variant(self) -> tuple[int, int]:
-        """Return the variant of its tile tasks."""
+        """The array's (dataflow, depthwise mode), which every `TileTask.variant` begins with."""
         return self.dataflow, self.mode
 
     @property
     def plain(self) -> bool:
-        """One product an operation, by the array's first dataflow and depthwise mode."""
+        """True where an operation is one product, by the array's first dataflow and depthwise mode."""
         return self.batches == 1 and self.variant == (0, 0)
 
     @property
     def volume(self) -> int:
-        """Grows with what a tile reads and writes."""
+        """A measure without a unit that grows with what a tile reads and writes; it only orders tilings."""
         return self.rows * self.columns * self.channels * max(1, self.inner) * (self.taps or 1 << 16) * self.batches
 
 
 class Extent(NamedTuple):
-    """Part of an output of four dimensions, its rows, channels and columns as (start, count). columns: None: all of them."""
+    """A part of an output of four dimensions: rows, channels and columns as (start, count). `columns` None: all of them."""
 
     rows: tuple[int, int]
     channels: tuple[int, int]
@@ -113,7 +128,11 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Loop:
-    """One dimension of a strided move; dimension -1 stays in place (replicates or broadcasts)."""
+    """One loop of a strided move: `count` steps along `source_dim` and `target_dim`, by `source_step` and `target_step`
+    elements.
+
+    Dimension -1 does not advance: as source it repeats an element, as target it overwrites one.
+    """
 
     count: int
     source_dim: int
@@ -124,9 +143,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class Move:
-    """A copy of `loops` elements of input number `source` from `source_start` to `target_start` of the output.
+    """A copy from input number `source` to the output, element by element over the nested `loops`.
 
-    `indexed`: one of the two lies so many rows further as a number read by the operator.
+    It begins at `source_start` and `target_start`, which are indices of elements.
+    `indexed`: source or target lies further along by a number of rows that is read at run time (`RowIndex`).
     """
 
     source: int
@@ -138,7 +158,7 @@ class Move:
 
 @dataclass(frozen=True)
 class FillBox:
-    """Sets a box of the output to one code."""
+    """A box of the output in which every code is set to `value`."""
 
     start: tuple[int, ...]
     size: tuple[int, ...]
@@ -150,17 +170,20 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def round_up(size: int, multiple: int) -> int:
-    """The least multiple of `multiple` that holds `size`."""
+    """Return the least multiple of `multiple` that is not below `size`."""
     return ceil_div(size, multiple) * multiple
 
 
 def spans(total: int, tile: int, first: int = 0) -> list[tuple[int, int]]:
-    """[first, first + total) cut into (start, size) pieces of at most `tile`."""
+    """Return [first, first + total) cut into (start, size) pieces of `tile`; the last may be shorter."""
     return [(first + i, min(tile, total - i)) for i in range(0, total, tile)]
 
 
 def halvings(total: int, multiple: int = 1) -> list[int]:
-    """Tile sizes worth trying along a dimension: the whole, then even cuts into 2, 3, 4, 6, 8, ... rounded to `multiple`."""
+    """Return tile sizes worth trying along a dimension, descending: the whole, then cuts into 2, 3, 4, 6, 9, ... pieces.
+
+    All but the whole are rounded up to `multiple`; the last is at most `multiple`.
+    """
     sizes: list[int] = []
     pieces = 1
     while True:
