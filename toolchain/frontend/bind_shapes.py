@@ -1,6 +1,7 @@
-"""The graph's inputs with every dimension bound: by the model, by `--shape`, or a lone batch dimension by 1.
+"""Bind every dimension of a model's inputs to a number: by the model, by `--shape`, or a lone open batch dimension by 1.
 
-Warnings name sequences that have one step because a dimension that nobody bound was taken as 1.
+This comes before the nodes are imported, whose shapes then follow by inference. `length_warnings` looks at the imported
+graph: it names sequences that have one step because a dimension that nobody bound was taken as 1.
 """
 
 from __future__ import annotations
@@ -26,21 +27,25 @@ _LONGER = 2
 
 @dataclass(frozen=True)
 class BoundInputs:
-    """The types of a model's inputs. `assumed`: inputs whose first dimension nobody gave."""
+    """The static types of a model's inputs.
+
+    `notes`: sentences on dimensions that were taken as 1. `assumed`: the inputs whose first dimension was.
+    """
 
     types: Mapping[str, TensorType]
     notes: tuple[str, ...]
     assumed: tuple[str, ...] = ()
 
     def without(self, names: Collection[str]) -> BoundInputs:
-        """Return the types of the inputs that remain where these names are constants."""
+        """Return a copy without the inputs of these names, which became constants; notes and `assumed` stay."""
         return replace(self, types={n: t for n, t in self.types.items() if n not in names})
 
 
 def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
-    """Bind every dimension of every input to a number. Raises CompileError where one is open or contradicts the
-    model.
+    """Bind every dimension of every input to a number; initializers are no inputs.
 
+    Where dimension 0 alone is open, it is taken as 1, with a note.
+    Raise CompileError where another dimension is open, or a shape contradicts the model.
     `shapes`: the complete shape by input name. A name shared by dimensions binds them all.
     """
     initializers = {i.name for i in graph.initializer}
@@ -66,8 +71,11 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
 
 
 def get_declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
-    """Return the dimensions that the model declares, None when it gives no rank. Sizes of 0 or less are exporters'
-    way of saying dynamic.
+    """Return the dimensions that the model declares for an input, None when it gives no rank.
+
+    A dimension is a number, or its name, or "?" without one. Sizes of 0 or less, by which exporters mean dynamic, count as
+    "?".
+    Raise CompileError for an input that is no tensor.
     """
     if info.type.WhichOneof("value") != "tensor_type":
         kind = (info.type.WhichOneof("value") or "untyped").removesuffix("_type").replace("_", " ")
@@ -78,6 +86,7 @@ def get_declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
 
 
 def input_dtype(info: onnx.ValueInfoProto) -> str:
+    """Return numpy's name of an input's element type. Raise CompileError for types that onnxruntime does not take."""
     try:
         return array_dtype(dtype_name(info.type.tensor_type.elem_type))
     except CompileError as fault:
@@ -85,11 +94,12 @@ def input_dtype(info: onnx.ValueInfoProto) -> str:
 
 
 def option(name: str, shape: Sequence[int]) -> str:
+    """Return the `--shape` option that binds an input, for messages."""
     return f"--shape {name}={','.join(map(str, shape))}"
 
 
 def zero_axes(info: onnx.ValueInfoProto) -> frozenset[int]:
-    """The axes to which the model itself gives the size 0: exporters mean a dynamic one, unless --shape says 0 too."""
+    """Return the axes to which the model itself gives the size 0. They are dynamic, unless `--shape` says 0 too."""
     dims = info.type.tensor_type.shape.dim
     return frozenset(axis for axis, d in enumerate(dims) if d.HasField("dim_value") and d.dim_value == 0)
 
@@ -97,7 +107,10 @@ def zero_axes(info: onnx.ValueInfoProto) -> frozenset[int]:
 def check_option(
     name: str, shape: tuple[int, ...], declared: Mapping[str, tuple[Dim, ...] | None], empty: Collection[int] = ()
 ) -> None:
-    """Raise CompileError where a `--shape` does not fit its input. `empty`: axes that may have the size 0."""
+    """Raise CompileError where a shape that the user gave does not fit its input.
+
+    `declared`: by input, its dimensions in the model, or None without a rank. `empty`: axes that may have the size 0.
+    """
     if name not in declared:
         raise refuse(option(name, shape), f'the model has no input "{name}"', f"its inputs are {', '.join(declared) or 'none'}")
     if any(d < 0 or (d == 0 and axis not in empty) for axis, d in enumerate(shape)):
@@ -115,6 +128,10 @@ def check_option(
 def bind_dims(
     name: str, dims: tuple[Dim, ...] | None, values: dict[str, int], notes: list[str], assumed: list[str]
 ) -> tuple[int, ...]:
+    """Return the shape of an input for which the user gave none. Raise CompileError where it is open beyond dimension 0.
+
+    `values`: sizes by dimension name. `notes`, `assumed` and `values` gain what is assumed of dimension 0.
+    """
     if dims is None:
         raise refuse(f'input "{name}"', "the model gives it no shape", f"bind it: --shape {name}=1,3,224,224")
     bound: list[Dim] = [values.get(d, d) if isinstance(d, str) else d for d in dims]
@@ -143,10 +160,11 @@ def show(dims: Sequence[Dim]) -> str:
 def length_warnings(
     proto: onnx.ModelProto, graph: OnnxGraph, bound: BoundInputs, shapes: Mapping[str, Sequence[int]]
 ) -> list[str]:
-    """Return warnings that name layers and loops whose step count is an unbound dimension, not a batch.
+    """Return a warning that names layers and loops whose number of steps is a dimension that was taken as 1; else an empty
+    list.
 
-    Such a layer has more steps when the dimension is two.
-    `graph`: of proto, with its inputs bound so.
+    The model is imported again with that dimension 2; layers that then have more steps are named.
+    `graph`: imported from `proto` with inputs `bound`.
     `shapes`: shapes that the user gave.
     """
     loops = {n.name: n.op_type for n in proto.graph.node if n.op_type in _WRITTEN_OUT}

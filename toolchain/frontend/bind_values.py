@@ -1,6 +1,7 @@
-"""Inputs that are bound to values: constants of the model from then on.
+"""Bind inputs to values, which makes them constants of the model.
 
-Inputs that decide shapes may be bound to the value that all samples of the data hold.
+`bind_values` does so for the user's `--value`. `import_bound_by_data` imports the model's graph.
+Where shapes depend on the values of inputs, it binds these to the value that all samples of the data hold.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ Samples = Callable[[Mapping[str, TensorType]], Iterator[Sample]]
 def bind_values(
     graph: onnx.GraphProto, values: Mapping[str, Value], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, np.ndarray]:
-    """Makes inputs of the graph constants: of one number everywhere, or of as many as they have elements. shapes: of inputs, as
-    --shape gives them. Raises CompileError with every fault: no such input, a shape that is not known, numbers that are not of
-    its type."""
+    """Return the values of inputs that the user binds, and make these inputs initializers of `graph`, in place.
+
+    `values`: by input, one number for all elements, or as many as it has elements, as text.
+    `shapes`: of inputs, as `--shape` gives them.
+    Raise CompileError with every fault: no such input, a shape that is not known, numbers that are not of its type.
+    """
     initializers = {i.name for i in graph.initializer}
     inputs = {i.name: i for i in graph.input if i.name not in initializers}
     arrays: dict[str, np.ndarray] = {}
@@ -54,7 +58,7 @@ def bind_values(
 
 
 def hold_values(graph: onnx.GraphProto, values: Mapping[str, np.ndarray]) -> None:
-    """Makes these inputs of the graph initializers."""
+    """Make these inputs of the graph initializers with these values, in place."""
     remaining_inputs = [i for i in graph.input if i.name not in values]
     del graph.input[:]
     graph.input.extend(remaining_inputs)
@@ -62,6 +66,7 @@ def hold_values(graph: onnx.GraphProto, values: Mapping[str, np.ndarray]) -> Non
 
 
 def option(name: str, value: Value) -> str:
+    """Return the `--value` option that binds an input, for messages."""
     return f"--value {name}={','.join(value)}"
 
 
@@ -97,10 +102,11 @@ def _number(name: str, value: Value, text: str, dtype: np.dtype) -> bool | int |
 
 @dataclass(frozen=True)
 class ModelData:
-    """Samples by the types of the inputs, each with the inputs that the data hold.
+    """The user's samples, with which inputs that decide shapes can be bound.
 
-    `source`: their name in sentences.
-    `judge`: further samples by their name, which must agree.
+    `source`: the name of the data in messages.
+    `samples`: yields the samples, arrays by input, given the types of the inputs.
+    `judge`: name and samples of further data, which must hold the same values; None: there are none.
     """
 
     source: str
@@ -110,7 +116,10 @@ class ModelData:
 
 @dataclass(frozen=True)
 class BoundByData:
-    """A static graph, the inputs that are constants of it because the data say so, and a note of each."""
+    """The imported graph, with the inputs that became constants because all samples agree.
+
+    `values`: by such input, its value. `notes`: a sentence on each.
+    """
 
     static: ImportedGraph
     values: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
@@ -118,10 +127,11 @@ class BoundByData:
 
 
 def import_bound_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
-    """Import the graph, with the fewest inputs bound that make its shapes static.
+    """Import the graph. Where it is not static, bind the fewest inputs that make it so to the values that all samples hold.
 
-    The bound inputs become initializers of `proto`; none are bound where the graph is static as it is. Raises
-    CompileError as `import_graph`, and says which input would mend it but differs.
+    The bound inputs become initializers of `proto`, in place; none are bound where the graph is static as it is.
+    Raise CompileError as `import_graph` does. The message says which input would help if its samples did not differ.
+    Raise CompileError too where samples of `data.judge` hold other values.
     """
     try:
         return BoundByData(import_graph(proto, bound.types))
@@ -156,6 +166,7 @@ class _SampleValues:
     other: Mapping[str, tuple[int, np.ndarray]]
 
     def note(self, name: str) -> str:
+        """Return the sentence that says to what the input was bound, and by how many samples."""
         value = shown_elements(self.values[name])
         what = f'input "{name}": shapes depend on it; bound to {value}, which'
         proof = "is in the one sample" if self.count == 1 else f"all {format_count(self.count, 'sample')} hold"
@@ -164,10 +175,7 @@ class _SampleValues:
 
 
 def _collect_values(data: ModelData, types: Mapping[str, TensorType], names: list[str]) -> _SampleValues | None:
-    """Return the values of inputs over all samples.
-
-    The answer is None where there are no samples, or where they do not fit the inputs.
-    """
+    """Return the values of inputs over all samples; None where there are no samples, or where they do not fit the inputs."""
     try:
         samples = data.samples(types)
         first = next(samples, dict[str, np.ndarray]())
@@ -188,7 +196,7 @@ def _collect_values(data: ModelData, types: Mapping[str, TensorType], names: lis
 
 
 def _fewest(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the fewest of these values that make the graph static; none where all together do not."""
+    """Return as few of these values as make the graph static, by leaving out one after another; none where all do not."""
     bindings = dict(islice(values.items(), _INPUTS))
     if not _is_static(proto, bound, bindings):
         return {}
@@ -213,7 +221,7 @@ def _is_static(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, 
 def _explain_binding(
     proto: onnx.ModelProto, bound: BoundInputs, fault: CompileError, sample_values: _SampleValues | None
 ) -> CompileError:
-    """The fault, and which inputs would mend it if they did not differ."""
+    """Return the fault, extended by the input that would help if its samples did not differ."""
     bindings = _fewest(proto, bound, sample_values.first) if sample_values is not None and sample_values.other else {}
     differing = [n for n in bindings if sample_values is not None and n in sample_values.other]
     if sample_values is None or not differing:
@@ -231,7 +239,7 @@ def _explain_binding(
 
 
 def _require_equal(source: str, samples: Samples, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]) -> None:
-    """Raises CompileError: a sample holds another value than the input is bound to."""
+    """Raise CompileError where a sample holds another value than the input is bound to."""
     for index, sample in enumerate(samples(types)):
         for name, value in values.items():
             if name in sample and not np.array_equal(sample[name], value):

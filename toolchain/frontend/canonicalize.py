@@ -1,4 +1,8 @@
-"""The normal form: every rule, to the fixed point."""
+"""Bring a float graph into canonical form: apply all rewrite rules of the frontend to the fixed point.
+
+Each rule file has a table `RULES`, or `DECOMPOSITIONS` that become rules. `LATE_DECOMPOSITIONS` are tried in a second round,
+once norms that are written out in primitives are recognised.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ def rule_tables(module: ModuleType) -> tuple[Mapping[str, Sequence[Rule]], ...]:
 
 
 def late_rules(module: ModuleType) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules of decompositions that are tried late, several of one operator in order."""
+    """Return the rules of decompositions that are tried late, by operator, several of one operator in order."""
     return {name: tuple(map(as_rule, each)) for name, each in module.LATE_DECOMPOSITIONS.items()}
 
 
@@ -76,9 +80,11 @@ SMALL = 4096  # elements; constants up to this size are compared by value
 
 
 def canonicalize(graph: OnnxGraph, opset: int, source_tensors: Collection[str]) -> tuple[OnnxGraph, dict[str, str]]:
-    """Rewrite the graph into canonical form and return it with source names of tensors that have another shape here.
+    """Return the graph in canonical form, and by tensor that has another shape in the file, its name there.
 
+    Dead code and common subexpressions are eliminated too, and an output that is a constant gets an Identity.
     `source_tensors`: the file's tensors (see `map_source_names`).
+    Raise CompileError where a weight that is a factor holds Inf.
     """
     moved: dict[tuple[str, str], None] = {}
     graph = eliminate_dead_code(graph)
@@ -90,7 +96,7 @@ def canonicalize(graph: OnnxGraph, opset: int, source_tensors: Collection[str]) 
 
 
 def check_factors(graph: OnnxGraph) -> None:
-    """Inf may be added, compared with, chosen (a mask, a bound): as a factor it gives NaN. Raises CompileError."""
+    """Raise CompileError where a constant that is a factor holds Inf, which gives NaN. As an addend, mask or bound it may."""
     for node in graph.nodes:
         for name in node.inputs[:2] if node.op.op_type in FACTORS and not node.op.domain else ():
             value = graph.constants.get(name)
@@ -99,7 +105,7 @@ def check_factors(graph: OnnxGraph) -> None:
 
 
 def eliminate_common_subexpressions(graph: OnnxGraph) -> OnnxGraph:
-    """Keep the first of nodes that compute the same from the same inputs."""
+    """Return the graph with the first of nodes that compute the same from the same inputs. Random operators stay."""
     first: dict[tuple[Any, ...], OnnxNode] = {}
     same: dict[str, str] = {}
     nodes: list[OnnxNode] = []
@@ -117,12 +123,13 @@ def eliminate_common_subexpressions(graph: OnnxGraph) -> OnnxGraph:
 
 
 def attributes_key(node: OnnxNode) -> str:
-    """Equal for equal attributes; that of a node with tensors in them is its own."""
+    """Return a key that is equal for equal attributes; with tensors among them it is the node's own."""
     values = node.op.attributes.values()
     return node.name if any(isinstance(v, np.ndarray) for v in values) else repr(sorted(node.op.attributes.items()))
 
 
 def identity(name: str, graph: OnnxGraph) -> str | bytes:
+    """Return a key of an input: the value of a constant of at most `SMALL` elements, else its name."""
     value = graph.constants.get(name)
     if value is None or value.size > SMALL:
         return name
@@ -130,7 +137,7 @@ def identity(name: str, graph: OnnxGraph) -> str | bytes:
 
 
 def with_constant_outputs(graph: OnnxGraph) -> OnnxGraph:
-    """An output that is a constant gets a node that makes it."""
+    """Return the graph with an Identity behind each constant that is an output, so that a node makes it."""
     constant = [name for name in graph.outputs if name in graph.constants]
     if not constant:
         return graph

@@ -1,5 +1,6 @@
-"""Check what a compiled file asks the host to run: its models hold what the frontend puts there, and nothing
-else.
+"""Check the ONNX models of host subgraphs in a compiled file before they run: they must be such as the toolchain writes.
+
+A file from elsewhere could otherwise make onnxruntime read files, loop, or allocate without bounds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from toolchain.input_limits import TENSOR_ELEMENTS
 
 
 def find_host_model_fault(model: bytes) -> str | None:
-    """Why an island of a file from elsewhere is not run: it would read files, loop, or make tensors beyond the bounds."""
+    """Return why the ONNX model of a host subgraph is not run, as a phrase, or None.
+
+    Faults are bytes that are no model, functions, subgraphs, external weights, unknown operators, and tensors that are too
+    large.
+    """
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(model)
@@ -39,7 +44,9 @@ def find_host_model_fault(model: bytes) -> str | None:
 
 
 def find_way_out(model: bytes) -> str:
-    """Return what to do about a model that has a fault. An operator of a foreign domain may need its library."""
+    """Return what to do about a model that `find_host_model_fault` refuses. An operator of a foreign domain may need its
+    library.
+    """
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(model)

@@ -1,5 +1,6 @@
-"""Find contradictions of a node that onnx's own type inference lets pass: one sentence with the value and its
-limit.
+"""Find contradictions in a node that onnx's own shape inference lets pass, such as an axis beyond the rank.
+
+`check` runs while the nodes are imported. Each rule yields an error of one sentence with the value and its limit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NUMBERS: Mapping[str, Sequence[int]] = {**dict.fromkeys(("CumSum", "Trilu"), (1
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node with what is known of its inputs."""
+    """A node with the types and constants of the graph so far. Inputs are addressed by their position."""
 
     node: OnnxNode
     types: Mapping[str, TensorType]
@@ -50,9 +51,11 @@ class NodeFacts:
         return self.types[self.node.inputs[index]].shape
 
     def value(self, index: int) -> np.ndarray | None:
+        """Return the value of an input; None where it is absent or no constant."""
         return self.constants.get(self.node.inputs[index]) if self.has(index) else None
 
     def ints(self, key: str, default: Sequence[int]) -> Shape:
+        """Return an attribute of several integers; `default` where it is absent or empty."""
         return tuple(self.node.op.attributes.get(key) or default)
 
     def number(self, key: str, default: int) -> int:
@@ -63,7 +66,10 @@ class NodeFacts:
 
 
 def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
-    """Raise one CompileError with all contradictions of a node. The number and types of its inputs are right."""
+    """Raise one CompileError with all contradictions of a node; nodes without a rule are checked for flags and numbers alone.
+
+    Precondition: the number and types of the node's inputs are right.
+    """
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
     facts = NodeFacts(node, types, constants)
     faults = [*_flags(facts), *_numbers(facts), *_parameters(facts)]
@@ -109,6 +115,7 @@ def _parameters(facts: NodeFacts) -> Faults:
 
 
 def conv(facts: NodeFacts) -> Faults:
+    """Yield the faults of a Conv: kernel, channels, groups, bias, padding, a window larger than its input."""
     x, w, group = facts.shape(0), facts.shape(1), facts.number("group", 1)
     if len(x) != len(w) or len(x) < 3:
         return  # onnx says it
@@ -122,6 +129,7 @@ def conv(facts: NodeFacts) -> Faults:
 
 
 def conv_transpose(facts: NodeFacts) -> Faults:
+    """Yield the faults of a ConvTranspose: kernel, channels, groups, bias, padding, output size."""
     x, w, group = facts.shape(0), facts.shape(1), facts.number("group", 1)
     if len(x) != len(w) or len(x) < 3:
         return
@@ -155,6 +163,7 @@ def _spread_size(facts: NodeFacts, size: Shape, kernel: Shape) -> Faults:
 
 
 def pool(facts: NodeFacts) -> Faults:
+    """Yield the faults of a pooling operator: paddings on which ONNX and onnxruntime disagree, a window larger than its input."""
     kernel = facts.ints("kernel_shape", ())
     if len(kernel) != len(facts.shape(0)) - 2:
         return
@@ -194,7 +203,7 @@ def _padding_once(facts: NodeFacts, rank: int) -> Faults:
 
 
 def _window_fits(facts: NodeFacts, kernel: Shape, ceil: bool) -> Faults:
-    """Rounding up, a last window may begin in the input and end behind it."""
+    """Yield a fault where the window is larger than the padded input. `ceil`: the last window may end behind it."""
     rank, size = len(kernel), facts.shape(0)[2:]
     dilations, pads = facts.ints("dilations", (1,) * rank), facts.ints("pads", (0,) * 2 * rank)
     if facts.node.op.attributes.get("auto_pad", "NOTSET") in SAME or len(dilations) != rank or len(pads) != 2 * rank:
@@ -218,7 +227,7 @@ def prelu(facts: NodeFacts) -> Faults:
 
 
 def gather(facts: NodeFacts) -> Faults:
-    """Gather, GatherElements, ScatterElements."""
+    """Yield the faults of Gather, GatherElements and ScatterElements: an axis or an index out of range."""
     rank, axis = len(facts.shape(0)), facts.number("axis", 0)
     yield from _axis(facts, axis, rank)
     if -rank <= axis < rank:
@@ -226,7 +235,10 @@ def gather(facts: NodeFacts) -> Faults:
 
 
 def gather_nd(facts: NodeFacts) -> Faults:
-    """GatherND, ScatterND: the last dimension of the indices counts through those of the data, behind the batch's."""
+    """Yield the faults of GatherND and ScatterND: batch_dims, or indices out of range.
+
+    The last dimension of the indices counts through the data's dimensions behind the batch's.
+    """
     indices, batch = facts.value(1), facts.number("batch_dims", 0)
     most = min(len(facts.shape(0)), len(facts.shape(1))) - 1
     if not 0 <= batch <= max(most, 0):
@@ -299,7 +311,7 @@ def squeeze(facts: NodeFacts) -> Faults:
 
 
 def pad(facts: NodeFacts) -> Faults:
-    """Reflection takes elements that are there."""
+    """Yield a fault where a reflecting Pad needs more elements than there are."""
     x, pads = facts.shape(0), facts.value(1)
     if facts.node.op.attributes.get("mode") != "reflect" or pads is None or facts.has(3) or pads.size != 2 * len(x):
         return
@@ -336,7 +348,7 @@ def instance_norm(facts: NodeFacts) -> Faults:
 
 
 def recurrent(facts: NodeFacts) -> Faults:
-    """onnxruntime asks for it, though ONNX has it as optional."""
+    """Yield a fault for an absent hidden_size, which onnxruntime needs though ONNX has it as optional."""
     if facts.node.op.attributes.get("hidden_size") is None and len(facts.shape(2)) == 3:
         units = facts.shape(2)[2]
         reason = f'has no hidden_size; its recurrent weights "{facts.node.inputs[2]}" are for {units} units'
@@ -356,14 +368,14 @@ def depth_to_space(facts: NodeFacts) -> Faults:
 
 
 def random_normal(facts: NodeFacts) -> Faults:
-    """onnxruntime ends the process there."""
+    """Yield a fault for a scale that is not positive, with which onnxruntime ends the process."""
     scale = float(facts.node.op.attributes.get("scale", 1.0))
     if not scale > 0:
         yield facts.refuse(f"scale={scale:g}: must be above 0")
 
 
 def random_uniform(facts: NodeFacts) -> Faults:
-    """onnxruntime ends the process there."""
+    """Yield a fault for low above high, with which onnxruntime ends the process."""
     low, high = (float(facts.node.op.attributes.get(key, default)) for key, default in (("low", 0.0), ("high", 1.0)))
     if not low <= high:
         yield facts.refuse(f"low={low:g} and high={high:g}: low must not be above high")

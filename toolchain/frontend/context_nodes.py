@@ -1,4 +1,7 @@
-"""Read ONNX models of onnxruntime's EPContext form: nodes that hold what an execution provider has compiled, and host nodes."""
+"""Read ONNX models of onnxruntime's EPContext form: nodes that hold what an execution provider has compiled, and host nodes.
+
+`npu-sim` and sessions run such a model: context nodes hold a compiled file, and the host nodes between them are ONNX models.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,9 @@ EMBEDDED, EXTERNAL = 1, 0  # values of embed_mode (docs/python.md)
 class ContextNode:
     """An EPContext node.
 
-    `context`: with `is_main` its bytes, or the relative path of its file where not `is_embedded`.
+    `context`: for a main node, the compiled bytes, or the relative path of their file where not `is_embedded`.
     Other nodes find their part in the context of a main one, by `partition`.
+    `source`, `architecture`: the attributes source and hardware_architecture.
     """
 
     name: str
@@ -53,7 +57,7 @@ class ContextNode:
 
 @dataclass(frozen=True)
 class HostNodes:
-    """Consecutive nodes that onnxruntime runs, as a model of their own."""
+    """Consecutive nodes that onnxruntime runs. `model`: a serialized ONNX model of them. `nodes`: their names."""
 
     model: bytes
     inputs: tuple[str, ...]
@@ -63,7 +67,7 @@ class HostNodes:
 
 @dataclass(frozen=True)
 class ContextModel:
-    """A model with EPContext nodes: its parts in an order that runs."""
+    """A model with EPContext nodes. `inputs`, `outputs`: types by name. `parts`: in the file's order."""
 
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
@@ -174,9 +178,10 @@ def _host_nodes(
     is_read_elsewhere: Callable[[str], bool],
     file: ModelFile,
 ) -> HostNodes:
-    """Return nodes as a model with the initializers that they read.
+    """Return nodes as a model of their own, with the initializers that they read. Raise ProgramError where a tensor has no
+    type.
 
-    `initializers`: all initializers.
+    `is_read_elsewhere`: tells of which tensors the model must give the value out.
     """
     computed = dict.fromkeys(n for node in nodes for n in node.output if n)
     read = dict.fromkeys(n for node in nodes for n in node.input if n)

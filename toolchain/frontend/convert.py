@@ -27,13 +27,19 @@ ARRAYS = frozenset((*FLOATS, *INTEGERS, "bool"))  # element types that numpy and
 
 
 def node_from_proto(proto: onnx.NodeProto, name: str) -> OnnxNode:
-    """Strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs."""
+    """Return the node under this name, with itself as its source.
+
+    Attributes of strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs.
+    """
     attributes = {a.name: attribute_value(a, name) for a in proto.attribute}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     return Node(name, OnnxOp(proto.op_type, attributes, domain), tuple(proto.input), tuple(proto.output), (name,))
 
 
 def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
+    """Return an attribute's value. Raise CompileError for kinds that are not supported, and references to a function's
+    attribute.
+    """
     if attribute.ref_attr_name:
         reason = f'attribute {attribute.name} stands for "{attribute.ref_attr_name}" of a function, and the node is in none'
         raise refuse(f"node {node_name}", reason, "export the model again")
@@ -50,7 +56,10 @@ def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
 
 
 def array_from_proto(proto: onnx.TensorProto, thing: str) -> np.ndarray:
-    """Return the values of a tensor. Raise CompileError where it has none, or others than its shape and type say."""
+    """Return the values of a tensor. Raise CompileError where it has none, or others than its shape and type say.
+
+    `thing`: names the tensor in messages.
+    """
     if not _has_values(proto):
         raise refuse(thing, "has a shape and no values", _NO_VALUES)
     try:
@@ -81,14 +90,14 @@ def make_attribute(name: str, value: Any) -> onnx.AttributeProto:
 
 
 def array_dtype(dtype: str) -> str:
-    """The same; CompileError for an element type of which onnxruntime takes and gives no arrays."""
+    """Return `dtype`. Raise CompileError for an element type of which onnxruntime takes and gives no arrays."""
     if dtype not in ARRAYS:
         raise CompileError(f"is {dtype}, of which onnxruntime takes and gives no arrays; put a Cast into the model")
     return dtype
 
 
 def dtype_name(elem_type: int) -> str:
-    """numpy's name of an ONNX element type; CompileError for none and for strings."""
+    """Return numpy's name of an ONNX element type. Raise CompileError for no type of ONNX, and for strings."""
     if elem_type == onnx.TensorProto.STRING:
         raise CompileError(NO_STRINGS)
     if elem_type not in helper.get_all_tensor_dtypes():
@@ -97,6 +106,7 @@ def dtype_name(elem_type: int) -> str:
 
 
 def elem_type(dtype: str) -> int:
+    """Return the ONNX element type of a numpy type name."""
     return helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
 
 

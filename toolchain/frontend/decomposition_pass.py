@@ -1,4 +1,4 @@
-"""Nodes of a model in normal form taken apart into steps, which are ONNX nodes too."""
+"""Put the steps of decomposed nodes into a model in canonical form. `passes.decompose` decides which nodes and which steps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def apply_decompositions(
     made_of: Mapping[str, str] = MappingProxyType({}),
     steps_error: float = 0.0,
 ) -> NormalModel:
-    """Replace nodes of the model by their steps. Raises InternalError where steps make an output of another type.
+    """Return the model with its nodes replaced by their steps; it is the same object where `steps` is empty.
 
+    The result keeps the model before in `undivided`. Raise InternalError where steps make an output of another type.
     `steps`: by node, the nodes in its place, which make its outputs.
     `constants`: constants that the steps read.
     `inner`, `finest`, `repeated`, `first`, `made_of`, `steps_error`: as in NormalModel.

@@ -1,10 +1,9 @@
-"""Convert a quantized model to a float network.
+"""Turn the graph of a quantized model into a float network, and note how the file quantizes its constants.
 
-Constants become real numbers, and computation on codes becomes computation on the numbers that the codes
-stand for.
-The remaining quantization is pairs of QuantizeLinear and DequantizeLinear on activations, one directly after
-the other.
-Beside the graph stands, for each node, how the file stores its constants (quant.file_qparams).
+It runs after import and before canonicalization. A model without quantizing operators passes unchanged.
+Constants become real numbers, and computation on codes becomes computation on the numbers that the codes stand for.
+What remains are pairs of QuantizeLinear and DequantizeLinear on activations, one directly behind the other.
+`passes.fold_qdq` later turns those into scales of tensors.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 class DequantizedGraph:
     """A dequantized graph with the quantization of its constants.
 
-    `stored`: by node, how the file holds its constants.
-    `notes`: sentences about constants that no machine can hold as the file does.
+    `stored`: by node, how the file holds its constants; nodes without quantized constants have no entry.
+    `notes`: sentences about weights that no machine can hold as the file does, and that are quantized again.
     """
 
     graph: OnnxGraph
@@ -70,7 +69,7 @@ def dequantize_graph(graph: OnnxGraph, opset: int, static: bool = False) -> Dequ
     """Return the graph in real numbers, with the file's quantization of constants beside it.
 
     Raise CompileError for scales of activations that are not finite and positive.
-    `static`: give DynamicQuantizeLinear, which quantizes by each run's own range, a range that calibration finds.
+    `static`: treat DynamicQuantizeLinear, which takes each run's own range, as a pair whose range is calibrated once.
     """
     walk = DequantizeState(graph, opset, static, dict(graph.types), dict(graph.constants))
     if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
@@ -105,9 +104,11 @@ def _take(node: OnnxNode, walk: DequantizeState) -> None:
 
 
 def _parameters(node: OnnxNode, walk: DequantizeState) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Return scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed.
+    """Return scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where scale or point is
+    computed.
 
     Scales of constants may be zero or less: onnxruntime's quantizer to four bits writes such.
+    Raise CompileError for such scales of activations.
     """
     scale = walk.constants.get(operand(node, 1))
     quantizes = node.op.op_type == "QuantizeLinear"
@@ -122,7 +123,11 @@ def _parameters(node: OnnxNode, walk: DequantizeState) -> tuple[np.ndarray, np.n
 
 
 def _quantize(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Convert a QuantizeLinear: of a constant it is computed, of one scale its output becomes codes with real numbers."""
+    """Convert a QuantizeLinear; return whether it was converted.
+
+    One of a constant is computed. The output of another with one scale is recorded as codes; its real numbers follow when
+    read.
+    """
     qparams, x = _parameters(node, walk), node.inputs[0]
     if x in walk.constants and qparams is not None and qparams[1].dtype.name not in NUMPY:
         walk.constants[node.outputs[0]] = _quantize_constant(walk.constants[x], *qparams[:2], node)
@@ -164,7 +169,9 @@ def _broadcast_qparam(values: np.ndarray, shape: tuple[int, ...], node: OnnxNode
 
 
 def _dequantize(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Convert a DequantizeLinear; of codes that already have real numbers its output is these."""
+    """Convert a DequantizeLinear; return whether it was converted. Where its codes have real numbers already, these are its
+    output.
+    """
     qparams, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
     if qparams is None:
         return False
@@ -213,9 +220,10 @@ def _dequantize_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, w
 
 
 def _dynamic(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Convert a DynamicQuantizeLinear, whose scale and zero point each run computes from its input.
+    """Convert a DynamicQuantizeLinear, whose scale and zero point each run computes; return whether it was converted.
 
-    With `static` it stays as a pair that calibration gives a range. What reads its codes reads real numbers: codes of scale 1.
+    With `static` it stays as a pair that calibration gives a range. What reads its codes reads real numbers: codes of scale
+    1.
     """
     if not walk.static:
         return _convert_dynamic_codes(node, walk)
@@ -255,7 +263,10 @@ def _multiplies(node: OnnxNode, codes: str, point: str) -> bool:
 
 
 def _convert_data_movement(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Move real numbers in place of codes; a MaxPool too, for larger codes stand for larger numbers."""
+    """Convert a node that only moves codes, to move the real numbers; return whether it is one.
+
+    A MaxPool counts too, since larger codes stand for larger numbers.
+    """
     if node.op.domain or not node.inputs:
         return False
     parts = node.inputs if node.op.op_type == "Concat" else node.inputs[:1]
@@ -298,7 +309,9 @@ def _plain(node: OnnxNode, walk: DequantizeState) -> None:
 
 
 def _product(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Convert a MatMul that no machine holds as one product, as `split_batched_matmul` splits it."""
+    """Convert a MatMul whose weights no machine holds in one product, as several (`split_batched_matmul`); return whether it
+    was.
+    """
     parts = split_batched_matmul(node, walk)
     for part in parts:
         _take(part, walk)
@@ -306,7 +319,9 @@ def _product(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def _how(node: OnnxNode, walk: DequantizeState) -> FileWeights | None:
-    """Return how the file holds the constants of a node."""
+    """Return how the file holds the constants of a node, or None; weights that no `FileWeights` describes are counted in
+    `walk.lost`.
+    """
     weights = walk.quantized_constants.get(operand(node, 1))
     if node.op.op_type not in WEIGHTED:
         constant = weights or walk.quantized_constants.get(operand(node, 0))

@@ -1,6 +1,6 @@
-"""Define the state of the dequantizing walk: which tensors are codes, of what, and what replaced them.
+"""Hold the state of the walk that turns a quantized graph into a float one (`dequantize`).
 
-A quantized constant has codes and scales along an axis or in blocks, as the file holds them.
+It knows which tensors are codes, with their scales, which real tensors replace them, and how the file holds constants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ SUMS = "int32"
 
 @dataclass(frozen=True, eq=False)
 class QuantizedConstant:
-    """A constant: codes less their zero points, the scales along `axis`, and the type that the file has it in."""
+    """A constant that the file holds as codes: real = codes * scale.
+
+    `codes`: int64, less their zero points. `scale`: one, or one for each index of `axis`.
+    `zero_point`: of the first scale, for messages and activations. `dtype`: the file's type of the codes; "" where codes were
+    negated.
+    """
 
     codes: np.ndarray
     scale: np.ndarray
@@ -38,9 +43,7 @@ class QuantizedConstant:
     dtype: str
 
     def find_axis_weights(self, axis: int) -> FileWeights | None:
-        """Return the weights for a node whose channels are along `axis`, or None where the scales are along another
-        axis.
-        """
+        """Return the weights of a node whose channels are along `axis`; None where the scales are along another axis."""
         if self.scale.size > 1 and axis % self.codes.ndim != self.axis:
             return None
         one = self.scale.size == 1 and self.dtype in BITS
@@ -48,7 +51,7 @@ class QuantizedConstant:
         return make_file_weights(self.codes, self.scale, axis, quant)
 
     def real(self) -> np.ndarray:
-        """float64, of a bias."""
+        """Return the real numbers of a bias, float64 of one dimension."""
         return self.codes.reshape(-1) * self.scale.astype(np.float64).reshape(-1)
 
 
@@ -57,9 +60,9 @@ def make_quantized_constant(
 ) -> QuantizedConstant:
     """Return a quantized constant with positive scales.
 
-    A negative scale negates its codes, and a scale of zero has codes of zero. Such codes have no activation type.
+    A negative scale negates its codes, and a scale of zero becomes 1 with codes of zero. Such a constant has the type "".
     `codes`: codes less their zero points.
-    `spread`: the scales broadcast beside the codes.
+    `spread`: the scales broadcast to the shape of the codes.
     """
     if (scale > 0).all():
         return QuantizedConstant(codes, scale, axis, zero_point, dtype)
@@ -68,10 +71,10 @@ def make_quantized_constant(
 
 @dataclass(frozen=True, eq=False)
 class BlockQuantizedConstant:
-    """A block-quantized constant: real = scale x code + minimum; each `size` neighbours along `axis` share both.
+    """A block-quantized constant: real = scale * code + minimum; each `size` neighbours along `axis` share both.
 
     `codes`: as the file has them.
-    `scales`, `minima`: float64 of the same rank, blocks along `axis`.
+    `scales`, `minima`: float64 of the same rank, with one element for each block along `axis`.
     """
 
     codes: np.ndarray
@@ -81,7 +84,7 @@ class BlockQuantizedConstant:
     size: int
 
     def find_axis_weights(self, axis: int) -> FileWeights | None:
-        """Return the weights as `QuantizedConstant.find_axis_weights` does, or None where they do not fit.
+        """Return the weights of a node whose channels are along `axis`; None where they do not fit.
 
         A fit is a matrix, or kernels of one element, in blocks along the reduction.
         """
@@ -131,10 +134,10 @@ def make_block_quantized_constant(
 
 @dataclass(frozen=True)
 class CodeTensor:
-    """A tensor of codes, with its scale and zero point.
+    """A tensor of codes, with its scale, zero point and type.
 
-    `real`: the float tensor that the codes stand for, "" until something reads it.
-    Sums of products have no dtype of CODES: the scale of one input is known and the scale of the weights is not.
+    `real`: the float tensor that the codes stand for; "" until something reads it.
+    `dtype`: one of `CODES`; int32 for sums of products, whose scale is that of the input with the weights still as codes.
     """
 
     real: str
@@ -145,11 +148,17 @@ class CodeTensor:
 
 @dataclass
 class DequantizeState:
-    """The state of the walk: the nodes taken so far, in real numbers.
+    """The state of the walk; nodes that were converted are in `nodes`, in real numbers.
 
-    `same`: by tensor, the one that holds the same.
-    `code_tensors`: tensors of codes by name.
-    `static`: ranges of each run are calibrated.
+    `graph`, `opset`: what is converted. `static`: whether ranges that runs compute are calibrated instead.
+    `types`, `constants`: by tensor, old and new.
+    `same`: by tensor that has no node any more, the tensor that holds the same.
+    `code_tensors`: by tensor of codes, what they stand for.
+    `emitted_tensors`: outputs of nodes emitted so far.
+    `quantized_constants`: by constant in real numbers, how the file holds it.
+    `stored`: by node, how the file holds its constants.
+    `floats`: by constant whose codes are floats, their type.
+    `lost`: how many layers have weights held in a way that no `FileWeights` describes.
     """
 
     graph: OnnxGraph
@@ -159,17 +168,17 @@ class DequantizeState:
     constants: dict[str, np.ndarray]
     same: dict[str, str] = field(default_factory=dict[str, str])
     code_tensors: dict[str, CodeTensor] = field(default_factory=dict[str, CodeTensor])
-    emitted_tensors: set[str] = field(default_factory=set[str])  # tensors that a node emitted so far makes
+    emitted_tensors: set[str] = field(default_factory=set[str])
     quantized_constants: dict[str, QuantizedConstant | BlockQuantizedConstant] = field(
         default_factory=dict[str, QuantizedConstant | BlockQuantizedConstant]
-    )  # by constant
+    )
     nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
-    stored: dict[str, FileWeights] = field(default_factory=dict[str, FileWeights])  # by node
-    floats: dict[str, str] = field(default_factory=dict[str, str])  # by constant, the type of its codes, which are floats
-    lost: int = 0  # layers whose weights are held in a way that is no `FileWeights`
+    stored: dict[str, FileWeights] = field(default_factory=dict[str, FileWeights])
+    floats: dict[str, str] = field(default_factory=dict[str, str])
+    lost: int = 0
 
     def emit(self, node: OnnxNode) -> None:
-        """Computes the node where all that it reads is constant, else adds it."""
+        """Add a node, with its inputs replaced as `same` says; a node of constants alone is computed instead."""
         node = replace(node, inputs=tuple(self.same.get(n, n) for n in node.inputs))
         if foldable(node, self.constants):
             self.constants.update(evaluate(node, self.constants, self.opset))
@@ -185,24 +194,24 @@ class DequantizeState:
         self.emitted_tensors.update(node.outputs)
 
     def fresh(self, base: str) -> str:
-        """A name that no tensor has."""
+        """Return `base`, or a name like it, that no tensor has."""
         return fresh_name(base, self.types)
 
     def constant(self, base: str, value: np.ndarray) -> str:
-        """The name of a new constant."""
+        """Add a constant and return its name, made from `base`."""
         name = self.fresh(base)
         self.constants[name] = value
         self.types[name] = type_of(value)
         return name
 
     def scalar(self, name: str) -> float | None:
-        """A constant of one number, as of a scale or zero point."""
+        """Return the value of a constant of one element, such as a scale; None for any other tensor."""
         value = self.constants.get(self.same.get(name, name))
         return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
 
 
 def get_real_tensor(name: str, walk: DequantizeState) -> str:
-    """The float tensor that codes stand for."""
+    """Return the float tensor that a tensor of codes stands for; a DequantizeLinear is added where there is none yet."""
     codes = walk.code_tensors[name]
     if codes.real:
         return walk.same.get(codes.real, codes.real)
@@ -213,7 +222,10 @@ def get_real_tensor(name: str, walk: DequantizeState) -> str:
 
 
 def make_codes(name: str, walk: DequantizeState) -> None:
-    """Quantize the codes from their real tensor where only the real tensor exists."""
+    """Add the node that computes a tensor of codes from its real tensor, where so far only the real tensor exists.
+
+    Nothing is done for tensors that are no codes, inputs, and codes that a node makes.
+    """
     codes = walk.code_tensors.get(name)
     if codes is None or name in walk.emitted_tensors or name in walk.graph.inputs:
         return
@@ -224,7 +236,7 @@ def make_codes(name: str, walk: DequantizeState) -> None:
 
 
 def _make_sums(name: str, codes: CodeTensor, walk: DequantizeState) -> None:
-    """Sums of products, where anything but their scales reads them: whole numbers, exact below 2^24."""
+    """Add nodes that compute sums of products from their real tensor, as integers; they are exact below 2^24."""
     factor = walk.constant(f"{name}/factor", np.asarray(1 / codes.scale, np.float32))
     scaled, rounded_sums = walk.fresh(f"{name}/scaled"), walk.fresh(f"{name}/whole")
     walk.emit(Node(f"{name}/scale", OnnxOp("Mul"), (codes.real, factor), (scaled,), ()))

@@ -1,4 +1,4 @@
-"""One form for every refusal: the thing, the reason, the way out."""
+"""Make the frontend's errors in one form: the thing, the reason, the way out. The functions return errors, callers raise them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def refuse(thing: str, reason: str, way_out: str = "") -> CompileError:
 
 
 class NodeFault(CompileError):
-    """An error about one node or several: each fault, then each way out once."""
+    """An error about one node or several: each fault, then each way out once.
+
+    `faults`: (sentence, way out) of each, without repetitions.
+    """
 
     def __init__(self, faults: Iterable[tuple[str, str]]):
         """Make the error message from the faults.
@@ -29,10 +32,12 @@ class NodeFault(CompileError):
 
 
 def refuse_node(node: OnnxNode, reason: str, way_out: str = "") -> NodeFault:
+    """Return an error about this node."""
     return NodeFault([(f"node {node.name} ({node.op.op_type}): {reason}", way_out)])
 
 
 def all_of(faults: Iterable[NodeFault]) -> NodeFault:
+    """Return one error with the faults of all these."""
     return NodeFault(fault_pair for fault in faults for fault_pair in fault.faults)
 
 

@@ -30,7 +30,11 @@ _REFUSED = {
 
 
 def rotary_embedding(w: ExpansionBuilder) -> None:
-    """input, position_ids (of each token, or of the first), cos_cache, sin_cache."""
+    """Expand RotaryEmbedding. Its inputs are input, position_ids, cos_cache, sin_cache.
+
+    position_ids has a place for each token, or that of the first. Each function here raises NodeFault for forms it cannot
+    expand.
+    """
     shape, at, angles, _ = w.shape(0, 3, 4), w.shape(1, 1, 2), w.shape(2, 2), w.shape(3, 2)
     (x, places, cos, sin), depth = w.node.inputs[:4], w.attribute("rotary_embedding_dim", 0)
     if w.attribute("is_packed_batching", 0) or w.attribute("scale", 1.0) != 1:
@@ -45,7 +49,10 @@ def rotary_embedding(w: ExpansionBuilder) -> None:
 
 
 def multi_head_attention(w: ExpansionBuilder) -> None:
-    """query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value."""
+    """Expand MultiHeadAttention.
+
+    Its inputs are query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value.
+    """
     names = [w.input(i) for i in range(3)]
     if not all(names) or any(len(w.types[n].shape) != 3 for n in names):
         raise refuse_node(w.node, "has packed or transposed keys or values", _WRITTEN_OUT)
@@ -121,8 +128,11 @@ def _mask(w: ExpansionBuilder, inputs: tuple[int, int], before: int) -> str:
 
 
 def group_query_attention(w: ExpansionBuilder) -> None:
-    """query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos, sin, position_ids, bias, and far behind
-    query_seqlens."""
+    """Expand GroupQueryAttention into RotaryEmbedding, TensorScatter and Attention.
+
+    Its inputs are query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos, sin, position_ids, bias,
+    and at place 16 the lengths of queries. Past keys and values are caches with a place for each token.
+    """
     _check_grouped(w)
     heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
     query, key, value = _split_heads(w, heads, groups)
@@ -140,6 +150,7 @@ def group_query_attention(w: ExpansionBuilder) -> None:
 
 
 def _check_grouped(w: ExpansionBuilder) -> None:
+    """Raise NodeFault with everything about a GroupQueryAttention that cannot be expanded."""
     heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
     faults = [reason for index, reason in _REFUSED.items() if w.input(index)]
     faults += ["is of windows that it moves itself (sliding_window_cache)"] if w.attribute("sliding_window_cache", 0) else []
@@ -161,7 +172,7 @@ def _check_grouped(w: ExpansionBuilder) -> None:
 
 
 def _split_heads(w: ExpansionBuilder, heads: int, groups: int) -> list[str]:
-    """Query, key and value as [batch, heads, length, depth]."""
+    """Return query, key and value as [batch, heads, length, depth]; they may come packed in one input."""
     counts, names = (heads, groups, groups), list(w.node.inputs[:3])
     if not w.input(_KEY):
         packed_width = w.types[names[0]].shape[2]
@@ -172,7 +183,7 @@ def _split_heads(w: ExpansionBuilder, heads: int, groups: int) -> list[str]:
 
 
 def _past(w: ExpansionBuilder) -> int:
-    """Places of the cache that is given; 0: none is."""
+    """Return the number of places of the cache that the node is given; 0: it is given none."""
     return w.types[w.input(_PAST)].shape[2] if w.input(_PAST) else 0
 
 
@@ -193,7 +204,7 @@ def _places_of(w: ExpansionBuilder, length: int) -> int:
 
 
 def _past_length(w: ExpansionBuilder, length: int) -> str:
-    """int64[batch]: tokens of the cache before this chunk."""
+    """Return int64[batch]: the number of tokens in the cache before this chunk."""
     one = w.constant("one", np.ones(1, np.int64))
     last = w.add("Reshape", w.node.inputs[_LENGTHS], w.constant("row", np.array([-1], np.int64)), what="lengths")
     lengths = w.add("Add", w.add("Cast", last, what="last", to=TensorProto.INT64), one, what="total")
@@ -216,7 +227,7 @@ def _rotate(w: ExpansionBuilder, x: str, places: str, what: str) -> str:
 
 
 def _update_cache(w: ExpansionBuilder, new: str, past: str, index: int, first: bool) -> str:
-    """The cache behind the node: the past with these rows. index: 0 of keys, 1 of values."""
+    """Return the cache after the node: the past with the new rows. `index`: 0 for keys, 1 for values."""
     what, length = ("key", "value")[index], w.types[w.node.inputs[_QUERY]].shape[1]
     name, places = w.input(_PAST + index), _past(w)
     if not places or (first and places <= length):
@@ -234,7 +245,10 @@ def _update_cache(w: ExpansionBuilder, new: str, past: str, index: int, first: b
 
 
 def _causal_mask(w: ExpansionBuilder, places: str, count: int) -> str:
-    """bool[batch, 1, length, count] of what a token sees, [length, count] of one sample, or what is added to its scores."""
+    """Return which keys each token sees, bool[batch, 1, length, count] or [length, count] for one sample.
+
+    With a bias input it is what is added to scores instead.
+    """
     samples = w.types[w.node.inputs[_QUERY]].shape[0]
     here = w.add("Reshape", places, w.constant("mask/rows", _leading(samples, -1, 1)), what="places of rows")
     positions = w.constant("mask/places", np.arange(count))
@@ -254,5 +268,8 @@ def _causal_mask(w: ExpansionBuilder, places: str, count: int) -> str:
 
 
 def _leading(samples: int, *shape: int) -> np.ndarray:
-    """The shape of so many samples' masks, all heads alike; of one a matrix, which is no feature map of the chip."""
+    """Return a shape with a leading batch and head dimension; without both for one sample.
+
+    A matrix is no feature map to the chip.
+    """
     return np.array(shape if samples == 1 else (samples, 1, *shape), np.int64)

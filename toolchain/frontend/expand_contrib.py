@@ -1,5 +1,7 @@
-"""Operators on codes, and onnxruntime's own, written out: DequantizeLinear, the float operator, QuantizeLinear.
+"""Expand operators on codes (QLinear...) and onnxruntime's own (com.microsoft) into standard ONNX, during import.
 
+An operator on codes becomes DequantizeLinear, the float operator and QuantizeLinear. Each function here expands one operator
+and adds nodes to its `ExpansionBuilder`; `expand_node` picks it by `DECOMPOSITIONS`.
 Sources: ONNX QLinearConv, QLinearMatMul; onnxruntime docs/ContribOperators.md for com.microsoft.
 """
 
@@ -19,7 +21,10 @@ from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
 
 def _convolution(w: ExpansionBuilder) -> None:
-    """x, scale, zero point, w, scale, zero point, y's scale and zero point, bias."""
+    """Expand QLinearConv.
+
+    Its inputs are x, scale, zero point, w, scale, zero point, y's scale and zero point, bias.
+    """
     inputs = [w.real(0), w.real(3)]
     if w.input(8):
         inputs.append(w.bias(w.node.inputs[8], w.product_scale(1, 4)))
@@ -27,8 +32,10 @@ def _convolution(w: ExpansionBuilder) -> None:
 
 
 def _over_space(w: ExpansionBuilder, op_type: str, inputs: Sequence[str]) -> str:
-    """An operator with the node's own attributes, between Transposes where the node reads its channels last. Weights lie as
-    ever."""
+    """Add an operator with the node's own attributes, and return its output.
+
+    Where the node reads its channels last, it stands between Transposes. Weights are in ONNX's order either way.
+    """
     attributes = dict(w.node.op.attributes)
     if attributes.pop("channels_last", 0):
         return _apply_channels_first(w, op_type, inputs, attributes)
@@ -45,7 +52,7 @@ def _apply_channels_first(
 
 
 def _max_pool(w: ExpansionBuilder) -> None:
-    """NhwcMaxPool, of codes."""
+    """Expand NhwcMaxPool, which pools codes channels-last."""
     _apply_channels_first(w, "MaxPool", w.node.inputs, w.node.op.attributes, 0)
 
 
@@ -56,7 +63,10 @@ def _matrix_product(w: ExpansionBuilder) -> None:
 
 
 def _gemm(w: ExpansionBuilder) -> None:
-    """A, scale, zero point, B, scale, zero point, C, y's scale and zero point; a float without those."""
+    """Expand QGemm.
+
+    Its inputs are A, scale, zero point, B, scale, zero point, C, y's scale and zero point; without the last two y is float.
+    """
     a = {"alpha": w.attribute("alpha", 1.0), "transA": w.attribute("transA", 0), "transB": w.attribute("transB", 0)}
     inputs = [w.real(0), w.real(3, 0 if a["transB"] else 1)]
     if w.input(6):
@@ -105,23 +115,26 @@ def _mean(w: ExpansionBuilder) -> None:
 
 
 def _concat(w: ExpansionBuilder) -> None:
-    """y's scale and zero point, then each part with its own."""
+    """Expand QLinearConcat. Its inputs are y's scale and zero point, then each part with its own."""
     parts = [w.real(i) for i in range(2, len(w.node.inputs), 3)]
     w.codes(w.add("Concat", *parts, axis=w.attribute("axis", 1)), 0)
 
 
 def _where(w: ExpansionBuilder) -> None:
-    """A condition, two operands with scale and zero point, y's scale and zero point."""
+    """Expand QLinearWhere: a condition, two operands with scale and zero point, y's scale and zero point."""
     w.codes(w.add("Where", w.node.inputs[0], w.real(1), w.real(4)), 7)
 
 
 def _expand_scaled_product(w: ExpansionBuilder) -> None:
-    """MatMulIntegerToFloat: A, B, their scales, their zero points, bias."""
+    """Expand MatMulIntegerToFloat. Its inputs are A, B, their scales, their zero points, bias."""
     _product_of_codes(w, (w.node.inputs[0], w.node.inputs[2], w.input(4)), (w.node.inputs[1], w.node.inputs[3], w.input(5)), 6)
 
 
 def _dynamic_product(w: ExpansionBuilder) -> None:
-    """DynamicQuantizeMatMul: A, which is quantized by its own range in each run, B, B's scale and zero point, bias."""
+    """Expand DynamicQuantizeMatMul, whose A is quantized by its own range in each run.
+
+    Its inputs are A, B, B's scale and zero point, bias.
+    """
     names = tuple(f"{w.node.name}/{part}" for part in ("codes", "scale", "zero_point"))
     quantize_node = Node(f"{w.node.name}/dynamic", OnnxOp("DynamicQuantizeLinear"), (w.node.inputs[0],), names, w.node.sources)
     w.nodes.append(quantize_node)
@@ -145,13 +158,16 @@ def _product_of_codes(w: ExpansionBuilder, a: tuple[str, ...], b: tuple[str, ...
 
 
 def _linear(w: ExpansionBuilder) -> None:
-    """com.microsoft's QuantizeLinear and DequantizeLinear: ONNX's, of all widths at any opset."""
+    """Expand com.microsoft's QuantizeLinear and DequantizeLinear into those of ONNX."""
     axis = {"axis": w.attribute("axis", 1)} if len(w.types[w.node.inputs[1]].shape) else {}
     w.add(w.node.op.op_type, *w.node.inputs, output=0, **axis)
 
 
 def _n_bits(w: ExpansionBuilder) -> None:
-    """MatMulNBits: y = A B^T + bias, B of few bits with a scale for each block of K. It becomes a MatMul by B's real values."""
+    """Expand MatMulNBits, y = A B^T + bias, into a MatMul by B's real values.
+
+    B has codes of 2, 4 or 8 bits with a scale for each block of K. Raise NodeFault for other forms.
+    """
     bits, size = w.attribute("bits", 4), w.attribute("block_size", 0)
     n, k = w.attribute("N", 0), w.attribute("K", 0)
     if w.input(4):
@@ -200,7 +216,10 @@ def _dequantize_blocks(
 
 
 def _expand_gathered_blocks(w: ExpansionBuilder) -> None:
-    """GatherBlockQuantized: rows of a table of few bits that has a scale for each block of a row. A Gather of its real values."""
+    """Expand GatherBlockQuantized into a Gather of real values.
+
+    Its table has codes of 4 or 8 bits with a scale for each block of a row. Raise NodeFault for other forms.
+    """
     table, scales = w.value(0, "table"), w.value(2, "scales")
     size, bits = w.attribute("block_size", 128), w.attribute("bits", 4)
     flat = table.ndim == scales.ndim == 2 and w.attribute("gather_axis", 0) == 0 and w.attribute("quantize_axis", 1) in (1, -1)
@@ -219,7 +238,7 @@ def _expand_gathered_blocks(w: ExpansionBuilder) -> None:
 
 
 def _unpack_codes(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
-    """uint8 -> uint8[rows, columns], low bits first, each row in bytes of its own."""
+    """Return packed codes as uint8[rows, columns]. In a byte the low bits come first; each row begins a new byte."""
     a_byte = 8 // bits
     row_bytes = -(-columns // a_byte)
     if packed.size != rows * row_bytes:
@@ -262,7 +281,10 @@ DECOMPOSITIONS: Mapping[tuple[str, str], Expansion] = {
 
 
 def expand_node(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded:
-    """Return a node of DECOMPOSITIONS as nodes of ONNX (opset 21), and their constants. CompileError: scales are not constant."""
+    """Return the standard nodes (opset 21) that a node of `DECOMPOSITIONS` becomes, and their constants.
+
+    Raise NodeFault where the node's form is not supported, such as scales that are not constant.
+    """
     written = ExpansionBuilder(node, types, constants)
     missing = [n for n in node.inputs if n and n not in types]
     if missing or not node.outputs or not node.inputs:

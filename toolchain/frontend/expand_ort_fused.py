@@ -1,6 +1,7 @@
-"""Expand the operators that onnxruntime's optimizer fuses and writes into a file into the original ones.
+"""Expand operators into which onnxruntime's optimizer has fused several, back into standard ONNX, during import.
 
-Source: onnxruntime docs/ContribOperators.md, com.microsoft.
+`DECOMPOSITIONS` has the function of each operator of com.microsoft; it adds nodes to an `ExpansionBuilder`.
+Each raises NodeFault for forms that it cannot expand. Source: onnxruntime docs/ContribOperators.md.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ def _gelu(approximate: str) -> Expansion:
 
 
 def _quick_gelu(w: ExpansionBuilder) -> None:
-    """x sigmoid(alpha x): with alpha = 1 a SiLU."""
+    """Expand QuickGelu, x sigmoid(alpha x); with alpha = 1 it is a SiLU."""
     x, alpha = w.node.inputs[0], w.attribute("alpha", 1.702)
     gate = x if alpha == 1 else w.add("Mul", x, _number(w, "alpha", alpha), what="scaled")
     w.add("Mul", x, w.add("Sigmoid", gate, what="gate"), output=0)
 
 
 def _skip_norm(w: ExpansionBuilder) -> None:
-    """Expand a norm of a sum with inputs input, skip, gamma, beta, bias; the sum is the fourth output."""
+    """Expand SkipLayerNormalization, a norm of a sum. Inputs are input, skip, gamma, beta, bias; the sum is the fourth output."""
     _only(w, 3, "its mean or deviation is used")
     x = _add_inputs(w, 4)
     inputs = [x, w.node.inputs[2], *([w.input(3)] if w.input(3) else [])]
@@ -50,7 +51,7 @@ def _skip_norm(w: ExpansionBuilder) -> None:
 
 
 def _skip_rms(w: ExpansionBuilder) -> None:
-    """input, skip, gamma, bias."""
+    """Expand SkipSimplifiedLayerNormalization. Inputs are input, skip, gamma, bias; the sum is the fourth output."""
     _only(w, 3, "its mean or deviation is used")
     _rms(w, _add_inputs(w, 3), w.node.inputs[2], w.attribute("epsilon", 1e-5))
 
@@ -76,19 +77,20 @@ def _add_inputs(w: ExpansionBuilder, bias: int) -> str:
 
 
 def _only(w: ExpansionBuilder, first: int, fault: str) -> None:
+    """Raise NodeFault where an output from the second up to number `first` is used."""
     if any(w.node.outputs[1:first]):
         raise refuse_node(w.node, fault, "export the model for inference (eval mode)")
 
 
 def _rms(w: ExpansionBuilder, x: str, scale: str, epsilon: float) -> None:
-    """x / sqrt(mean(x^2) + epsilon) * scale, over the last dimension."""
+    """Add x / sqrt(mean(x^2) + epsilon) * scale, over the last dimension, as the node's output."""
     mean = w.add("ReduceMean", w.add("Mul", x, x, what="square"), w.constant("axes", np.asarray([-1], np.int64)), what="mean")
     root = w.add("Sqrt", w.add("Add", mean, _number(w, "least", epsilon), what="epsilon"), what="root")
     w.add("Mul", w.add("Div", x, root, what="quotient"), scale, output=0)
 
 
 def _product(w: ExpansionBuilder) -> None:
-    """alpha A' B', each transposed in its last two dimensions where it says so."""
+    """Expand FusedMatMul, alpha A' B', each transposed in its last two dimensions where an attribute says so."""
     if w.attribute("transBatchA", 0) or w.attribute("transBatchB", 0):
         raise refuse_node(
             w.node, "takes its matrices across batches (transBatchA, transBatchB)", "export it without optimization"
@@ -109,7 +111,7 @@ def _product(w: ExpansionBuilder) -> None:
 
 
 def _convolution(w: ExpansionBuilder) -> None:
-    """X, W, B, and what is added: then its activation."""
+    """Expand FusedConv. Its inputs are X, W, B and an addend; its activation comes last."""
     window_attributes = {k: v for k, v in w.node.op.attributes.items() if k in _WINDOW}
     inputs = [n for n in w.node.inputs[:3] if n]
     kind = w.attribute("activation", "")

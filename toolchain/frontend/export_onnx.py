@@ -1,4 +1,4 @@
-"""A Graph of ONNX operators back to a ModelProto, whole or a part of it."""
+"""Export a Graph of ONNX operators, or a part of it, as a ModelProto that onnxruntime runs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the m
 
 
 def to_part(graph: OnnxGraph, opset: int) -> FloatSubmodel:
-    """Return the graph as a model for onnxruntime; large float weights stay outside and are not copied."""
+    """Return the graph as a model for onnxruntime; large float32 weights stay outside of it and are not copied."""
     external_weights = {n: v for n, v in graph.constants.items() if v.dtype == np.float32 and v.size > APART_ELEMENTS}
     proto = to_proto(graph, opset, external_weights)
     return FloatSubmodel(proto.SerializeToString(), graph.inputs, graph.outputs, weights=external_weights)
 
 
 def to_proto(graph: OnnxGraph, opset: int, external_names: Collection[str] = ()) -> onnx.ModelProto:
-    """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values.
+    """Return the graph as a model in which every tensor is typed. Operators of plug-ins are written out as their steps.
 
-    Operators of plug-ins are written out as their steps.
+    `external_names`: constants that become initializers without values.
     """
     graph = write_out_plugin_nodes(graph, opset)
     named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
@@ -68,7 +68,7 @@ def _has(opset: int, op_type: str, attributes: frozenset[str]) -> bool:
 
 
 def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
-    """An initializer whose values lie elsewhere."""
+    """Return an initializer of this name and type whose values lie elsewhere."""
     tensor_proto = onnx.TensorProto(
         name=name, data_type=elem_type(t.dtype), dims=t.shape, data_location=onnx.TensorProto.EXTERNAL
     )
@@ -78,7 +78,10 @@ def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
 
 
 def subgraph(graph: OnnxGraph, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
-    """The nodes between these tensors. CompileError when an output needs an input of the graph that is not given."""
+    """Return the part of the graph that computes `outputs` from `inputs`.
+
+    Raise CompileError for an unknown tensor, and where an output needs an input of the graph that is not among `inputs`.
+    """
     pending_tensors, needed_nodes = set(outputs) - set(inputs), list[OnnxNode]()
     unknown = [n for n in (*inputs, *outputs) if n not in graph.types]
     if unknown:

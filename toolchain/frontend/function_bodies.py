@@ -1,4 +1,4 @@
-"""Operators that ONNX itself defines by others: the body that it gives for one node, by its attributes and inputs."""
+"""Expand operators that ONNX itself defines by others: the function body of one node, by its attributes and inputs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ BODIES = ("Attention", "RotaryEmbedding")
 
 
 def has_body(node: OnnxNode) -> bool:
-    """An Attention that gives its scores too stays whole: masked ones are minus infinity there."""
+    """Return whether the node is expanded into its body: Attention and RotaryEmbedding are.
+
+    An Attention whose scores are an output is not, since masked ones are minus infinity there.
+    """
     return node.op.op_type in BODIES and not node.op.domain and not any(node.outputs[3:])
 
 
 def body(node: OnnxNode, types: Mapping[str, TensorType], opset: int) -> Iterator[OnnxNode]:
-    """The nodes in order, which make the node's outputs. CompileError: ONNX defines none for it."""
+    """Yield the nodes in order, which make the node's outputs. Raise NodeFault where ONNX defines none for this opset."""
     function = _function(node, types, opset)
     names = {"": "", **dict.fromkeys(function.input, ""), **dict(zip(function.input, node.inputs))}
     names |= {inner: outer for inner, outer in zip(function.output, node.outputs) if outer}

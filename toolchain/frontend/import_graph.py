@@ -1,4 +1,8 @@
-"""A ModelProto to a Graph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
+"""Import the nodes of a ModelProto into a `Graph`: in topological order, with static types, constants folded, at one opset.
+
+Older spellings are upgraded, function bodies, contrib operators and plug-ins are expanded, control flow is unrolled.
+A node with a fault does not end the walk: faults are gathered, and what would read its outputs is passed over.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,15 @@ from toolchain.plugin import find_rule
 
 @dataclass
 class ImportState:
-    """A builder that holds what is known on the way through the nodes, discarded when the graph is made."""
+    """The state of the walk through the nodes, all changed in place; it is discarded when the graph is made.
+
+    `opset`: of the nodes at hand. `types`, `constants`: by tensor. `nodes`: the graph's nodes so far.
+    `names`: node names in use, each with the suffix to try next.
+    `folded_bytes`: by how much folded constants exceed those of the file.
+    `faults`: of nodes. `lost`: tensors that nodes with faults would make, and what depends on them.
+    `sources`: the node of the model whose expansion is visited; () at the top level.
+    `repeated`, `plugin_nodes`: as in `ImportedGraph`.
+    """
 
     opset: int
     types: dict[str, TensorType]
@@ -49,10 +61,10 @@ class ImportState:
     names: dict[str, int] = field(default_factory=dict[str, int])
     folded_bytes: int = 0
     faults: list[NodeFault] = field(default_factory=list[NodeFault])
-    lost: set[str] = field(default_factory=set[str])  # tensors that nodes with faults would make, and what comes of them
-    sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
-    repeated: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
-    plugin_nodes: dict[str, str] = field(default_factory=dict[str, str])  # as ImportedGraph has them
+    lost: set[str] = field(default_factory=set[str])
+    sources: tuple[str, ...] = ()
+    repeated: dict[str, str] = field(default_factory=dict[str, str])
+    plugin_nodes: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def normal_opset(self) -> int:
@@ -61,9 +73,9 @@ class ImportState:
 
 @dataclass(frozen=True)
 class ImportedGraph:
-    """A graph made from an ONNX file.
+    """A static graph made from an ONNX file.
 
-    `repeated`: by tensor that a step of a Loop or a Scan makes, the name of that tensor over all steps.
+    `repeated`: by tensor that one step of a Loop or a Scan makes, the name of that tensor over all steps.
     `plugin_nodes`: by node of the file whose operator a plug-in defines, the name of that plug-in.
     """
 
@@ -73,7 +85,11 @@ class ImportedGraph:
 
 
 def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> ImportedGraph:
-    """CompileError on type errors, cycles, undefined tensors, data-dependent shapes and weights that are not finite."""
+    """Import a model whose inputs have these static types. Inputs without an entry must be initializers.
+
+    Raise CompileError on type errors, cycles, undefined tensors, shapes that depend on data, and constants that hold NaN.
+    The message lists the faults of all nodes.
+    """
     walk = ImportState(opset_of(proto), dict(inputs))
     visit_graph(proto.graph, walk)
     if walk.faults:
@@ -87,6 +103,7 @@ def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Im
 
 
 def check_output(output: onnx.ValueInfoProto, walk: ImportState) -> None:
+    """Raise CompileError where an output of the model is not made, or has another type than declared."""
     thing = f'output "{output.name}"'
     if output.name not in walk.types:
         raise refuse(thing, "no node makes it")
@@ -101,6 +118,9 @@ def check_output(output: onnx.ValueInfoProto, walk: ImportState) -> None:
 
 
 def visit_graph(graph: onnx.GraphProto, walk: ImportState) -> None:
+    """Add a graph's initializers and nodes to the walk; it may be a subgraph of the model. Faults of nodes are gathered, not
+    raised.
+    """
     used = names_used(graph)
     for tensor in graph.initializer:
         if tensor.name in used:
@@ -147,6 +167,7 @@ def is_row_update(
 
 
 def names_used(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors that a graph's nodes read, those of its subgraphs included, and its outputs."""
     used = {o.name for o in graph.output}
     for node in graph.node:
         used.update(node.input)
@@ -157,6 +178,7 @@ def names_used(graph: onnx.GraphProto) -> set[str]:
 
 
 def add_constant(name: str, value: np.ndarray, walk: ImportState) -> None:
+    """Add a constant. Raise CompileError where it holds strings or NaN."""
     if value.dtype.kind in "OSU":
         raise refuse(f"weight {name}", NO_STRINGS)
     if value.dtype.kind == "f" and np.isnan(value).any():
@@ -207,9 +229,10 @@ def count_sweeps(nodes: list[tuple[OnnxNode, set[str]]]) -> list[int | None]:
 
 
 def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str:
-    """Return a name for the node that no earlier node has.
+    """Return a name for the node that no earlier node has: its own, else its operator and index, else one of these with a
+    suffix.
 
-    `names`: names in use, with the suffix to try next where another node asks for the same name.
+    `names`: names in use, with the suffix to try next where another node asks for the same name; it gains this one.
     """
     base = proto.name or f"{proto.op_type}_{index}"
     name, suffix = base, names.get(base, 2)
@@ -221,6 +244,7 @@ def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str
 
 
 def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], defined_names: set[str], produced_names: set[str]) -> None:
+    """Raise CompileError where an input is defined nowhere or an output twice."""
     defined_so_far = set(defined_names)
     for node, outer in nodes:
         for name in (*node.inputs, *sorted(outer)):
@@ -233,6 +257,7 @@ def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], defined_names: set
 
 
 def cycle_fault(cyclic_nodes: list[tuple[OnnxNode, set[str]]]) -> CompileError:
+    """Return the error that names a cycle among these nodes."""
     producer = {n: node for node, _ in cyclic_nodes for n in node.outputs if n}
     outer = {node.name: names for node, names in cyclic_nodes}
     path: dict[str, int] = {}
@@ -245,7 +270,7 @@ def cycle_fault(cyclic_nodes: list[tuple[OnnxNode, set[str]]]) -> CompileError:
 
 
 def visit(node: OnnxNode, walk: ImportState) -> None:
-    """Adds the node in today's spelling, or its values when every input is constant."""
+    """Add what a node becomes: nodes in today's spelling, or constants where its inputs are constant. Raise NodeFault."""
     op_type = node.op.op_type
     if op_type in CONTROL_FLOW and not node.op.domain:
         check_complete(node, schema_of(node, walk.opset))
@@ -332,7 +357,10 @@ def add_body(node: OnnxNode, walk: ImportState) -> None:
 
 
 def within(walk: ImportState) -> Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]:
-    """Goes through the nodes of a graph that a node of control flow holds. CompileError: more than a model may have."""
+    """Return a function that visits the subgraph of a node of control flow, whose nodes get the given sources.
+
+    It raises CompileError where the model then has more nodes than a model may have.
+    """
 
     def visit_inner(node: OnnxNode, graph: onnx.GraphProto, sources: tuple[str, ...]) -> None:
         before, walk.sources = walk.sources, walk.sources or sources
@@ -345,10 +373,12 @@ def within(walk: ImportState) -> Callable[[OnnxNode, onnx.GraphProto, tuple[str,
 
 
 def adding(walk: ImportState) -> Callable[[OnnxNode], None]:
+    """Return a function that adds a node which control flow was turned into."""
     return lambda node: add_node(complete(node, walk), walk)
 
 
 def add_node(node: OnnxNode, walk: ImportState) -> None:
+    """Add a node at the normal opset with the types of its outputs, or its values where they are known."""
     if node.op.op_type in ("Shape", "Size"):
         values = shape_value(node, walk)
     elif foldable(node, walk.constants):
@@ -376,6 +406,7 @@ def count_folded(node: OnnxNode, output_types: Mapping[str, TensorType], walk: I
 
 
 def shape_value(node: OnnxNode, walk: ImportState) -> dict[str, np.ndarray]:
+    """Return the value of a Shape or Size, whose input has a static shape, by its output."""
     shape = walk.types[node.inputs[0]].shape
     if node.op.op_type == "Size":
         return {node.outputs[0]: np.asarray(int(np.prod(shape)), np.int64)}
@@ -384,7 +415,7 @@ def shape_value(node: OnnxNode, walk: ImportState) -> dict[str, np.ndarray]:
 
 
 def complete(node: OnnxNode, walk: ImportState) -> OnnxNode:
-    """Defaults written out, trailing absent inputs dropped, one axis non-negative."""
+    """Return the node with default attributes written out, without trailing absent inputs, and with a non-negative `axis`."""
     attributes = {**defaults(node, walk.normal_opset), **node.op.attributes}
     axis, rank = attributes.get("axis"), rank_for_axis(node, walk)
     if isinstance(axis, int) and -rank <= axis < 0:
@@ -396,6 +427,7 @@ def complete(node: OnnxNode, walk: ImportState) -> OnnxNode:
 
 
 def rank_for_axis(node: OnnxNode, walk: ImportState) -> int:
+    """Return the rank that a negative `axis` of the node counts from; 0 where it is not known."""
     if not node.inputs or node.inputs[0] not in walk.types:
         return 0
     return len(walk.types[node.inputs[0]].shape) + (node.op.op_type == "OneHot")

@@ -1,4 +1,7 @@
-"""Infer what one node yields: output types by ONNX's rules, values by onnxruntime when all inputs are constant."""
+"""Infer what one ONNX node yields: output types by ONNX's rules, and values by onnxruntime where all inputs are constant.
+
+The import, the rewrite rules and the decompositions use it for each node that they add. All shapes must be static.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,9 @@ END_HERE = "end the model before this node and do the rest outside"
 
 
 def schema_of(node: OnnxNode, opset: int) -> onnx.defs.OpSchema:
+    """Return the ONNX schema of the node's operator at this opset, or at the first that has it. Raise NodeFault where there
+    is none.
+    """
     domain = node.op.domain
     try:
         version = opset_with([node.op.op_type], opset) if domain == "" else ml_opset_for([node.op.op_type])
@@ -48,7 +54,11 @@ def is_onnx_operator(op_type: str) -> bool:
 def infer(
     node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray], opset: int
 ) -> dict[str, TensorType]:
-    """The type of each named output. CompileError on a type error and on a shape that depends on values."""
+    """Return the type of each named output. The node's inputs are checked first (`check_inputs`, `check_nodes.check`).
+
+    Raise CompileError on a type error, and on a shape that depends on values.
+    `types`: of the inputs. `constants`: values of those inputs that are known.
+    """
     schema = schema_of(node, opset)
     check_inputs(node, schema, types)
     check(node, types, constants)
@@ -79,7 +89,7 @@ def infer(
 
 
 def infer_counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> TensorType | None:
-    """The output's type where constants say how many elements it has, of operators for which onnx counts none."""
+    """Return the output's type of a NonZero, Compress or Range whose constants say how many elements it has; else None."""
     op_type = node.op.op_type
     if node.op.domain or op_type not in COUNTED:
         return None
@@ -116,6 +126,7 @@ def spread_type(node: OnnxNode, types: Mapping[str, TensorType], inferred_types:
 
 
 def has_shape(type_proto: onnx.TypeProto | None) -> bool:
+    """Return whether the type is that of a tensor with a rank."""
     return type_proto is not None and type_proto.HasField("tensor_type") and type_proto.tensor_type.HasField("shape")
 
 
@@ -143,8 +154,7 @@ def infer_by_body(
 def infer_by_run(
     node: OnnxNode, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
 ) -> dict[str, onnx.TypeProto]:
-    """Return the output types that a run of the node in onnxruntime shows, on zeros; for operators whose shapes onnx does not
-    infer.
+    """Return the output types that a run of the node on zeros in onnxruntime shows. It is for operators of other domains.
 
     The answer is empty where onnxruntime does not run the node.
     """
@@ -168,7 +178,7 @@ def _type_of_value(value: np.ndarray) -> onnx.TypeProto:
 
 
 def check_inputs(node: OnnxNode, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
-    """Number and element types of the inputs, and the attributes' names, against the schema."""
+    """Raise NodeFault where the number or types of the inputs, or the names of attributes, are not those of the schema."""
     check_complete(node, schema)
     for name in node.op.attributes:
         if name not in schema.attributes:
@@ -186,7 +196,7 @@ def check_inputs(node: OnnxNode, schema: onnx.defs.OpSchema, types: Mapping[str,
 
 
 def check_complete(node: OnnxNode, schema: onnx.defs.OpSchema) -> None:
-    """Raise CompileError unless the node has as many inputs as its operator takes and every required attribute."""
+    """Raise NodeFault unless the node has as many inputs as its operator takes and every required attribute."""
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
     for index, formal in enumerate(schema.inputs[: schema.min_input]):
@@ -198,11 +208,12 @@ def check_complete(node: OnnxNode, schema: onnx.defs.OpSchema) -> None:
 
 
 def inference_fault(fault: Exception) -> str:
-    """onnx prefixes `[ShapeInferenceError] (op_type:Conv, node name: x): `."""
+    """Return the text of an error of onnx without its prefix, as in `[ShapeInferenceError] (op_type:Conv, node name: x): `."""
     return re.sub(r"^\[\w+\] (\(op_type:.*?\): )?(\[\w+\] )?", "", first_line(fault))
 
 
 def static_type(node: OnnxNode, name: str, type_proto: onnx.TypeProto | None) -> TensorType:
+    """Return the type of an output as onnx infers it. Raise NodeFault where it is no tensor of a known shape and usable size."""
     if type_proto is not None and type_proto.WhichOneof("value") not in (None, "tensor_type"):
         kind = str(type_proto.WhichOneof("value")).removesuffix("_type")
         raise refuse_node(node, f'its output "{name}" is a {kind}; only tensors are supported', END_HERE)
@@ -226,12 +237,16 @@ def static_type(node: OnnxNode, name: str, type_proto: onnx.TypeProto | None) ->
 
 
 def foldable(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> bool:
+    """Return whether all inputs of the node are constant and its operator may be folded: not random, and no QDQ operator."""
     op_type = node.op.op_type
     return op_type not in RANDOM and op_type not in NOT_FOLDED and all(n in constants for n in node.inputs if n)
 
 
 def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
-    """The values of every named output, computed by onnxruntime. CompileError when it cannot run the node."""
+    """Return the values of every named output, computed by onnxruntime. Raise NodeFault when it cannot run the node.
+
+    `constants`: values of all inputs.
+    """
     if node.op.op_type == "Constant":
         return {node.outputs[0]: constant_value(node)}
     try:
@@ -241,7 +256,10 @@ def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) ->
 
 
 def run_node(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
-    """Return the values of every named output for these inputs. Raise InferenceError where onnxruntime cannot run the node."""
+    """Return the values of every named output for these inputs. Raise InferenceError where onnxruntime cannot run the node.
+
+    `constants`: values of all inputs.
+    """
     return {name: np.asarray(value) for name, value in _run_outputs(node, constants, opset).items()}
 
 
@@ -257,6 +275,7 @@ def _run_outputs(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int
 
 
 def constant_value(node: OnnxNode) -> np.ndarray:
+    """Return the value of a Constant node. Raise NodeFault for strings and sparse tensors."""
     if len(node.op.attributes) != 1:
         raise refuse_node(node, "needs exactly one attribute, its value")
     key, value = next(iter(node.op.attributes.items()))
@@ -286,7 +305,7 @@ def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
 
 
 def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
-    """The attributes that its operator has a default of."""
+    """Return the default of each attribute of the node's operator that has one."""
     default_by_name: dict[str, Any] = {}
     for name, attribute in schema_of(node, opset).attributes.items():
         if attribute.default_value.type:

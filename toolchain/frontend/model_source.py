@@ -26,7 +26,7 @@ class ModelFile:
     data: bytes = b""
 
     def __str__(self) -> str:
-        """Return the name for messages."""
+        """Return the name for messages: the path, or "model" for a model in memory."""
         return IN_MEMORY if self.path is None else str(self.path)
 
     @property
@@ -36,7 +36,7 @@ class ModelFile:
 
     @property
     def folder(self) -> Path | None:
-        """Return the folder of external data; None of a model in memory."""
+        """Return the folder of external data; None for a model in memory."""
         return None if self.path is None else self.path.resolve().parent
 
     def read(self) -> bytes:
@@ -63,7 +63,7 @@ def _is_buffer(model: object) -> TypeGuard[bytes | bytearray | memoryview]:
 
 
 def model_file(model: Any) -> ModelFile:
-    """Return what a user gives as a model in the one form that is read.
+    """Return what a user gives as a model as a `ModelFile`, which is read later.
 
     `model`: a path, bytes, a ModelProto, an onnx_ir.Model, or an ONNXProgram of torch.onnx.export.
     Raise CompileError for anything else, and for a model that cannot be serialized.

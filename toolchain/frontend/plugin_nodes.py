@@ -1,6 +1,6 @@
-"""Nodes of operators that a loaded plug-in defines: their attributes, their output types, and the steps in their place.
+"""Expand nodes whose operators a plug-in defines: check their attributes, infer their types, write out their steps.
 
-Versions of domains outside ONNX that a model imports are checked against those that plug-ins and libraries know.
+`check_domain_versions` checks the versions of domains outside ONNX that a model imports.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PluginNode:
         return self.plugin.call(where, function, *arguments)
 
     def infer(self, types: Mapping[str, TensorType]) -> dict[str, TensorType]:
-        """Return the type of each output by the plug-in's rule. Raise CompileError where it returns something else."""
+        """Return the type of each named output by the plug-in's method `infer`. Raise CompileError where that fails."""
         inputs = [types[n] if n else None for n in self.node.inputs]
         answer = self.call("infer", *inputs)
         output_types = answer if is_tuple(answer) else (answer,)
@@ -59,7 +59,10 @@ class PluginNode:
         return {n: TensorType(s, t.dtype) for n, s, t in zip(self.node.outputs, whole_shapes, output_types) if n}
 
     def write_out(self, types: Mapping[str, TensorType]) -> Upgraded:
-        """Return the steps in the node's place, and their constants. Raise CompileError where there are none."""
+        """Return the steps in the node's place, which make its outputs, and their constants.
+
+        Raise CompileError where the plug-in's method `steps` fails, or its steps read or return an unknown tensor.
+        """
         node = self.node
         build = Steps({n: types[n] for n in node.inputs if n}, node.name)
         answer = self.call("steps", build, *(n or None for n in node.inputs))
@@ -99,20 +102,25 @@ class PluginNode:
             available.update(step.outputs)
 
     def check_types(self, step_types: Mapping[str, TensorType], inferred: Mapping[str, TensorType]) -> None:
-        """Raise CompileError where the plug-in's rule and its steps give an output of other shapes or types."""
+        """Raise CompileError where the plug-in's `infer` and its steps give an output of other shapes or types.
+
+        `step_types`: by the steps. `inferred`: by `infer`.
+        """
         for name, t in inferred.items():
             if (t.shape, t.dtype) != (step_types[name].shape, step_types[name].dtype):
                 by_rule, by_steps = (f"{one.dtype}{list(one.shape)}" for one in (t, step_types[name]))
                 raise self.fault(f"infer says that output {name!r} is {by_rule}, its steps make {by_steps}")
 
     def fault(self, reason: str) -> Exception:
-        """Return the error for a plug-in that does not keep its word."""
+        """Return the error for a plug-in whose parts contradict each other."""
         return refuse_node(self.node, reason, f"mend {self.plugin.file}, and check it by npu-build --check-plugin")
 
 
 def plugin_node(node: OnnxNode) -> PluginNode | None:
-    """Return the node of a plug-in's operator, attributes complete; None of any other node. Raise CompileError for attributes and
-    inputs that the operator does not take."""
+    """Return the node with its plug-in, attributes completed by defaults; None where no plug-in defines its operator.
+
+    Raise CompileError for attributes and inputs that the operator does not take.
+    """
     definition = find_operator(node.op.domain, node.op.op_type)
     if definition is None:
         return None
@@ -150,7 +158,9 @@ def _with_attributes(node: OnnxNode, loaded: LoadedPlugin, operator: type[Operat
 
 
 def write_out_plugin_nodes(graph: OnnxGraph, opset: int) -> OnnxGraph:
-    """Return the graph with the steps of every operator of a plug-in, as onnxruntime runs it."""
+    """Return the graph with plug-in operators that have a rule of their own replaced by their steps, so that onnxruntime runs
+    it.
+    """
     definitions = {n.name: plugin_node(n) for n in graph.nodes if find_rule(n.op.domain, n.op.op_type) is not None}
     if not definitions:
         return graph
@@ -181,7 +191,7 @@ def type_steps(
 
 
 def check_domain_versions(proto: onnx.ModelProto) -> None:
-    """Raise CompileError where a model imports a version of a domain in which its operator may mean something else."""
+    """Raise CompileError where a model imports a domain's version that its plug-in or library does not know."""
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     faults = [*_list_faults(proto.graph, versions)]
     if faults:

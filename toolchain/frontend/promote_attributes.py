@@ -1,4 +1,8 @@
-"""Constant parameters of operators as attributes: what a node does is in its op, what it works on in its inputs."""
+"""Promote constant parameters of operators to attributes, so that the inputs of a node are what it works on.
+
+It runs when a model's graph is handed to the chip's passes. Shapes, axes, pads and bounds are such parameters; weights are
+none.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,15 @@ SCALARS = frozenset(("min", "max", "value", "k", "axis"))
 
 
 def promote(graph: OnnxGraph) -> OnnxGraph:
+    """Return the graph with every node's constant parameters as attributes."""
     return graph.with_nodes(promote_node(node, graph.constants) for node in graph.nodes)
 
 
 def promote_node(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> OnnxNode:
-    """Every parameter becomes an attribute, None where absent; a node with a computed parameter stays as it is."""
+    """Return the node with its parameter inputs as attributes, None where absent, and with only its first input.
+
+    A node with a computed parameter stays as it is.
+    """
     keys = PARAMETERS.get(node.op.op_type) if not node.op.domain else None
     if keys is None or any(n and n not in constants for n in node.inputs[1 : len(keys) + 1]):
         return node
@@ -47,6 +55,7 @@ def promote_node(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> OnnxNod
 
 
 def value_of(key: str, value: np.ndarray) -> Any:
+    """Return a parameter's value as an attribute: a number, or a tuple."""
     if key in SCALARS:
         return value.reshape(-1)[0].item()
     return tuple(value.reshape(-1).tolist())

@@ -1,4 +1,7 @@
-"""A file to a ModelProto whose operators, opset and data are known to be usable."""
+"""Read a file into a ModelProto whose operators, opset and external data are known to be usable.
+
+It is the frontend's first step. The model's own functions are inlined and its weights loaded; nothing else is changed.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,10 @@ LATER = {
 
 
 def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool, list[str]]:
-    """The model with its external data loaded, whether nodes were written out in it, and notes on that.
+    """Return the model with its external data loaded, whether it was rewritten, and notes on that.
 
-    CompileError when the file, its weights, the opset or an operator is unusable.
+    Rewriting is inlining the model's functions, and dropping maps that a classifier's outputs are wrapped in.
+    Raise CompileError when the file, its weights, the opset or an operator is unusable.
     """
     proto = parse(file)
     check_opset(proto, file)
@@ -52,7 +56,10 @@ def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool, list[str]]:
 
 
 def model_files(path: Path) -> list[Path]:
-    """The model's file, then those of its external data, there or not. CompileError when it is no ONNX model."""
+    """Return the model's file, then the files of its external data, whether they exist or not.
+
+    Raise CompileError when it is no ONNX model, or data lies outside its folder.
+    """
     file = ModelFile(path)
     external = (t for t in tensors_of(parse(file).graph) if external_data_helper.uses_external_data(t))
     return [path, *dict.fromkeys(data_file(t, file.folder) for t in external)]
@@ -87,10 +94,12 @@ def is_text(graph: onnx.GraphProto) -> bool:
 
 
 def opset_of(proto: onnx.ModelProto) -> int:
+    """Return the version of standard ONNX that a model declares; `NORMAL_OPSET` where it declares none."""
     return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), NORMAL_OPSET)
 
 
 def check_opset(proto: onnx.ModelProto, file: ModelFile | str) -> None:
+    """Raise CompileError where the model's opset is older or newer than what can be read."""
     opset = opset_of(proto)
     if opset < OLDEST_OPSET:
         way_out = f"export with opset {NORMAL_OPSET}, or convert with onnx.version_converter"
@@ -103,7 +112,7 @@ def check_opset(proto: onnx.ModelProto, file: ModelFile | str) -> None:
 
 @cache
 def newest_opset() -> int:
-    """The newest opset that both onnx and onnxruntime read; asked of onnxruntime with a model of one node."""
+    """Return the newest opset that both onnx and onnxruntime read. onnxruntime is asked with models of one node, once."""
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "probe", [x], [y])
@@ -123,12 +132,16 @@ def has_operator(op_type: str) -> bool:
 
 
 def opset_with(op_types: Iterable[str], opset: int) -> int:
-    """The oldest opset, `opset` or newer, that has these operators of the normal form."""
+    """Return the oldest opset, `opset` or newer, that has these operators of the normal form."""
     return max(opset, *(LATER.get(t, 0) for t in op_types))
 
 
 def check_size(proto: onnx.ModelProto, file: ModelFile) -> None:
-    """The nodes are counted with functions written out, before they are: a few lines of functions can mean any number."""
+    """Raise CompileError where the model has too many functions or nodes, counted as if its functions were written out.
+
+    They are counted before that happens, since a few lines of functions can mean any number. A recursive function is refused
+    too.
+    """
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     counts: dict[tuple[str, str, str], int] = {}
 
@@ -152,7 +165,7 @@ def check_size(proto: onnx.ModelProto, file: ModelFile) -> None:
 
 
 def inline_functions(proto: onnx.ModelProto, file: ModelFile) -> onnx.ModelProto:
-    """The model's own functions written out in place."""
+    """Return the model with its own functions written out in place. Raise CompileError where onnx cannot do so."""
     import onnx.inliner
 
     try:
@@ -190,14 +203,14 @@ FOREIGN = frozenset(domain for domain, _ in WRITTEN_OUT)  # domains of which ope
 
 
 def check_operators(graph: onnx.GraphProto, opset: int) -> None:
-    """CompileError with every node that no build can take, each way out once."""
+    """Raise CompileError with every node that no build can take, each way out once."""
     faults = [*operator_faults(graph, opset)]
     if faults:
         raise NodeFault(faults)
 
 
 def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, str]]:
-    """Yield the faults of each node, each with the way out or ""."""
+    """Yield a sentence on each node that no build can take, with the way out or ""; nodes of subgraphs are included."""
     for index, node in enumerate(graph.node):
         thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -238,7 +251,7 @@ def attribute_faults(node: onnx.NodeProto, thing: str, opset: int, domain: str) 
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor that may hold external data: initializers and tensor attributes, in subgraphs too."""
+    """Yield every tensor that may hold external data: initializers and tensor attributes, in subgraphs too."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -249,14 +262,14 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def data_location(tensor: onnx.TensorProto) -> str:
-    """The file of a tensor's external data, relative to the model's folder."""
+    """Return the file of a tensor's external data, relative to the model's folder; "" where it has none."""
     return {e.key: e.value for e in tensor.external_data}.get("location", "")
 
 
 def data_file(tensor: onnx.TensorProto, base: Path | None) -> Path:
-    """The file of a tensor's external data, there or not. CompileError where it is not in the model's folder.
+    """Return the file of a tensor's external data, whether it exists or not. Raise CompileError where it is outside `base`.
 
-    `base`: that folder; None: the model is in memory.
+    `base`: the model's folder; None: the model is in memory, so that its weights should be too, which raises CompileError.
     """
     location = data_location(tensor)
     if base is None:
@@ -269,7 +282,7 @@ def data_file(tensor: onnx.TensorProto, base: Path | None) -> Path:
 
 
 def load_external_data(proto: onnx.ModelProto, base: Path | None) -> None:
-    """Reads external weights in place from files beside the model; a missing or short file is refused by name.
+    """Load external weights into the model, in place. Raise CompileError, with its name, for a missing or short file.
 
     `base`: the model's folder; None: the model is in memory, and so must its weights be.
     """
@@ -293,6 +306,7 @@ def load_external_data(proto: onnx.ModelProto, base: Path | None) -> None:
 
 
 def check_length(tensor: onnx.TensorProto, location: str) -> None:
+    """Raise CompileError where a tensor's data does not have the bytes of its shape and type; packed types are not checked."""
     from toolchain.frontend.convert import dtype_name, numpy_dtype
 
     dtype = numpy_dtype(dtype_name(tensor.data_type))

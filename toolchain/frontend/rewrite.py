@@ -1,6 +1,7 @@
-"""Small rules over a Graph: each is anchored at one node and gives the nodes that take its place.
+"""Apply rewrite rules to a graph until none applies: each is anchored at one node and gives the nodes that take its place.
 
-Decompositions of one operator are rules too, which build their nodes with a `NodeChain`.
+A rule takes the anchor and the `Rewriter`, and returns a `Rewrite`, or None where it does not apply.
+Decompositions of one operator are rules too, which build their nodes with a `NodeChain` (`as_rule`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ MAX_SWEEPS = 100
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`nodes` take the anchor's place and make its outputs; or `same` says which tensor the anchor's only output equals."""
+    """The replacement of an anchor. Its `nodes` make the anchor's outputs; or `same` names the tensor that its only output
+    equals.
+    """
 
     nodes: tuple[OnnxNode, ...] = ()
     same: str = ""
@@ -34,7 +37,12 @@ class Rewrite:
 
 @dataclass
 class Rewriter:
-    """A view of the graph for rewrite rules, which also takes their new names and constants."""
+    """A view of the graph during one sweep, for rules, which also takes their new names and constants.
+
+    `types`, `constants`: by tensor, added to in place. `outputs`: of the graph.
+    `uses`: how often each tensor is read. `producers`: the nodes in front of the anchor, by output.
+    `moved`: (input, output) of every Reshape and Transpose that there was.
+    """
 
     opset: int
     types: dict[str, TensorType]
@@ -42,24 +50,26 @@ class Rewriter:
     outputs: frozenset[str]
     uses: Counter[str]
     producers: dict[str, OnnxNode] = field(default_factory=dict[str, OnnxNode])
-    moved: dict[tuple[str, str], None] = field(
-        default_factory=dict[tuple[str, str], None]
-    )  # (input, output) of what has the same elements
+    moved: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.types[name].shape
 
     def is_float(self, name: str) -> bool:
+        """Return whether the tensor has a float type that numpy knows."""
         return np.dtype(self.types[name].dtype).kind == "f" if self.types[name].dtype.startswith("float") else False
 
     def only_user(self, name: str, op_types: Iterable[str]) -> OnnxNode | None:
-        """The producer of `name`, when it is one of these operators and nothing else reads its output."""
+        """Return the producer of `name` where it is one of these standard operators and only one input reads that output;
+        else None.
+        """
         node = self.producers.get(name)
         if node is None or node.op.domain or node.op.op_type not in op_types:
             return None
         return node if self.uses[name] == 1 and name not in self.outputs else None
 
     def producer(self, name: str, op_type: str) -> OnnxNode | None:
+        """Return the producer of `name` where it is this standard operator, whoever else reads it; else None."""
         node = self.producers.get(name)
         return node if node is not None and node.op.op_type == op_type and not node.op.domain else None
 
@@ -67,7 +77,7 @@ class Rewriter:
         return fresh_name(base, self.types)
 
     def constant(self, base: str, value: np.ndarray) -> str:
-        """A new constant, contiguous; its name."""
+        """Add a constant, made contiguous, and return its name, which is made from `base`."""
         name = self.fresh(base)
         value = np.asarray(value, order="C")
         self.constants[name] = value
@@ -75,17 +85,18 @@ class Rewriter:
         return name
 
     def ints(self, base: str, values: Sequence[int]) -> str:
+        """Add a constant of int64[n] and return its name."""
         return self.constant(base, np.asarray(tuple(values), np.int64))
 
     def tensor(self, base: str) -> str:
-        """A name for a tensor still to be made; reserved, its type follows."""
+        """Reserve and return a name for a tensor that a new node will make; its type is inferred then."""
         name = self.fresh(base)
         self.types[name] = TensorType((), "float32")
         return name
 
 
 def operand(n: OnnxNode, index: int) -> str:
-    """The name of an input; '' when it is absent or left out."""
+    """Return the name of an input; "" when it is absent or left out."""
     return n.inputs[index] if index < len(n.inputs) else ""
 
 
@@ -93,17 +104,23 @@ Rule = Callable[[OnnxNode, Rewriter], Rewrite | None]
 
 
 def node(name: str, op_type: str, inputs: Sequence[str], output: str, sources: Sequence[str], **attributes: Any) -> OnnxNode:
+    """Return a node of a standard operator with one output."""
     return Node(name, OnnxOp(op_type, attributes), tuple(inputs), (output,), tuple(dict.fromkeys(sources)))
 
 
 def reshape(like: OnnxNode, suffix: str, x: str, shape: Sequence[int], output: str, scope: Rewriter) -> OnnxNode:
+    """Return a Reshape of `x` to `shape`, named after the node `like` and standing for the same nodes of the model."""
     name = f"{like.name}/{suffix}" if suffix else like.name
     return node(name, "Reshape", (x, scope.ints(f"{name}/shape", shape)), output, like.sources, allowzero=0)
 
 
 def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, moved: dict[tuple[str, str], None]) -> OnnxGraph:
-    """Sweeps over the nodes until no rule applies. Outputs of the graph keep their names. moved: gets (input, output) of every
-    Reshape and Transpose that there was."""
+    """Return the graph after sweeps over its nodes until no rule applies. Outputs of the graph keep their names.
+
+    `rules`: by operator, tried in order; the first that applies counts.
+    `moved`: gains (input, output) of every Reshape and Transpose that there was.
+    Raise InternalError where the rules still apply after 100 sweeps.
+    """
     for _ in range(MAX_SWEEPS):
         graph, changed = sweep(graph, rules, opset, moved)
         if not changed:
@@ -114,6 +131,7 @@ def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, m
 def sweep(
     graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, moved: dict[tuple[str, str], None]
 ) -> tuple[OnnxGraph, bool]:
+    """Return the graph after one sweep, and whether a rule applied. Nodes that a rule made are seen in the next sweep."""
     uses = Counter(n for node in graph.nodes for n in node.inputs if n)
     scope = Rewriter(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses, moved=moved)
     same: dict[str, str] = {}
@@ -140,6 +158,7 @@ def sweep(
 
 
 def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: Rewriter) -> Rewrite | None:
+    """Return what the first rule that applies makes of the node; None where none does."""
     if anchor.op.domain:
         return None
     for rule in rules.get(anchor.op.op_type, ()):
@@ -150,6 +169,7 @@ def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: Re
 
 
 def emit(node: OnnxNode, done: list[OnnxNode], scope: Rewriter) -> None:
+    """Append a node to the new list, and record its outputs and what it moves."""
     done.append(node)
     scope.producers.update((n, node) for n in node.outputs if n)
     if node.op.op_type in MOVES and not node.op.domain:
@@ -157,7 +177,7 @@ def emit(node: OnnxNode, done: list[OnnxNode], scope: Rewriter) -> None:
 
 
 def place(new: OnnxNode, done: list[OnnxNode], scope: Rewriter) -> None:
-    """Types a new node; its values instead, when all its inputs are constant."""
+    """Append a new node with its type; where all its inputs are constant, its values become constants instead."""
     new = replace(new, sources=tuple(dict.fromkeys(new.sources)))
     scope.types.update(infer(new, scope.types, scope.constants, scope.opset))
     if foldable(new, scope.constants) and not scope.outputs.intersection(new.outputs):
@@ -169,9 +189,10 @@ def place(new: OnnxNode, done: list[OnnxNode], scope: Rewriter) -> None:
 def keep_output(
     anchor: OnnxNode, value: str, same: dict[str, str], renamed: dict[str, str], done: list[OnnxNode], scope: Rewriter
 ) -> bool:
-    """The anchor's output is `value`: its readers take that; an output of the graph gives its name to the producer.
+    """Replace the anchor's output by the tensor `value`; return whether that changed anything.
 
-    False when nothing changes: an Identity stays where two outputs, or an input and an output, are one tensor.
+    Its readers take `value`; where it is an output of the graph, the producer of `value` takes its name.
+    An Identity stays where two outputs, or an input and an output, are one tensor.
     """
     output = anchor.outputs[0]
     if output not in scope.outputs:
@@ -187,6 +208,7 @@ def keep_output(
 
 
 def rename(node: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
+    """Return the node with its tensors renamed."""
     if not any(n in names for n in (*node.inputs, *node.outputs)):
         return node
     inputs, outputs = (tuple(names.get(n, n) for n in side) for side in (node.inputs, node.outputs))
@@ -207,6 +229,7 @@ def eliminate_dead_code(graph: OnnxGraph) -> OnnxGraph:
 
 
 def trim_outputs(old: OnnxNode, live_tensors: set[str]) -> OnnxNode:
+    """Return the node with optional outputs that nobody reads as "", or left out at the end."""
     if len(old.outputs) == 1:
         return old
     required = onnx.defs.get_schema(old.op.op_type).min_output if not old.op.domain else len(old.outputs)
@@ -218,7 +241,7 @@ def trim_outputs(old: OnnxNode, live_tensors: set[str]) -> OnnxNode:
 
 @dataclass
 class NodeChain(StepBuilder):
-    """A builder of a chain of nodes that replaces one node.
+    """A builder of a chain of nodes that replaces one node; constants and names go to the graph at once.
 
     `node`: the node that they replace.
     `scope`: the graph, which takes new names and constants.
@@ -246,7 +269,7 @@ class NodeChain(StepBuilder):
         return y
 
     def define_constant(self, name: str, value: float | Sequence[float] | Array) -> str:
-        """Define a constant in the graph, and return its name."""
+        """Define a constant in the graph, and return its name. A number gets the type of the node's first input."""
         if isinstance(value, (list, tuple)):
             return self.scope.constant(name, to_array(value))
         dtype = value.dtype if isinstance(value, np.ndarray) else self.scope.types[self.node.inputs[0]].dtype
@@ -255,7 +278,7 @@ class NodeChain(StepBuilder):
     def finish(self) -> Rewrite | None:
         """Return the steps in the node's place; None where there are none.
 
-        The last step makes the node's output, and has its name if no other has.
+        The last step makes the node's output, and has its name unless another step has it.
         """
         if not self.nodes:
             return None
@@ -271,7 +294,7 @@ Decomposition: TypeAlias = Callable[[NodeChain], None]
 
 
 def as_rule(decompose: Decomposition) -> Rule:
-    """Return the rewrite rule of a decomposition, by its name."""
+    """Return the rewrite rule that applies a decomposition; it does not apply where the decomposition adds no step."""
 
     @wraps(decompose)
     def rule(node: OnnxNode, scope: Rewriter) -> Rewrite | None:

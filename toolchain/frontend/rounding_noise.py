@@ -1,4 +1,7 @@
-"""A file's model whose float tensors are rounded elsewhere: what float's own rounding may do to its numbers."""
+"""Add noise to a model's float tensors, to measure what float's own rounding may do to its outputs.
+
+The check that the file and its canonical form agree uses it: a difference within that noise is no fault.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ CUT_BY_INPUTS = 10  # the opset from which on Slice has no attributes
 
 @dataclass(frozen=True)
 class NoisyModel:
-    """`part` reads `noise` as well: float32[numbers], drawn from the standard normal distribution."""
+    """A model with noise. `part`: reads the input `noise` too: float32[numbers], to be drawn from the standard normal
+    distribution.
+    """
 
     part: FloatSubmodel
     noise: str
@@ -31,11 +36,10 @@ class NoisyModel:
 
 
 def add_rounding_noise(proto: onnx.ModelProto, types: Mapping[str, TensorType], step: Callable[[str], float]) -> tuple[str, int]:
-    """Add a relative rounding noise to tensors of proto, in place.
+    """Add relative noise to tensors of `proto`, in place; return the name of its new input and how many numbers that takes.
 
-    Each tensor of `types` that a node outside of subgraphs makes is multiplied element by element.
-    The factor is 1 + step(its element type) * noise.
-    Return the name of the new input and how many numbers it has.
+    Each tensor of `types` that a node outside of subgraphs makes is multiplied element by element by 1 + step * noise.
+    `step`: the relative size by element type.
     """
     names, new = [*_names(proto.graph)], "noise"
     while any(name.startswith(new) for name in names):
@@ -95,7 +99,7 @@ class _Chain:
 
 
 def _factors(noise: str, dtype: str, step: float) -> list[onnx.NodeProto]:
-    """1 + step * noise, for tensors of this type."""
+    """Return nodes that compute 1 + step * noise for tensors of this type."""
     kind, chain = _wide(dtype), _Chain(f"{noise}_{dtype}")
     wide = chain.cast(noise, kind)
     scaled = chain.put("Mul", wide, chain.constant(np.asarray(step, kind)))
@@ -104,6 +108,7 @@ def _factors(noise: str, dtype: str, step: float) -> list[onnx.NodeProto]:
 
 
 def _add_noise_nodes(x: str, y: str, t: TensorType, noise: str, start: int, opset: int) -> list[onnx.NodeProto]:
+    """Return nodes that make `y` of `x` by multiplying it with the factors from place `start` on."""
     chain, factors = _Chain(x), f"{noise}_{t.dtype}"
     starts, ends = [start], [start + t.elements]
     if opset < CUT_BY_INPUTS:

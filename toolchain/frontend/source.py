@@ -1,4 +1,7 @@
-"""The user's file as it stands, for onnxruntime: what the model says before this frontend has touched it."""
+"""Run the user's own file in onnxruntime, with any of its tensors as outputs, before this frontend has changed anything.
+
+Calibration and the comparison with float use it, so that a fault of the frontend cannot hide.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,14 @@ class Source:
     `file`: the model as it was given.
     `inputs`: types of the bound inputs.
     `types`: types of the tensors that its own nodes make.
-    `constants`: those tensors that depend on no input.
+    `constants`: those of these tensors that depend on no input.
+    `outputs`: names of the model's outputs.
     `dims`: values of named dimensions.
     `rewritten`: the file's bytes cannot be run as they are.
-    Reasons are functions to expand, inputs of size 0, initializers among the inputs, and products that may run in
-    8 bits.
-    `fixed`: inputs that are constants here.
+    Reasons are functions to expand, inputs of size 0, initializers among the inputs, and products that may run in 8 bits.
+    `fixed`: values of inputs that are constants here.
     They are fed, since onnxruntime may crash where it folds the branches that they decide.
-    `cleared`: caches in which onnxruntime puts zeros at places that no token has reached, where nothing is
-    defined.
+    `cleared`: caches in which onnxruntime puts zeros at places that no token has reached, where nothing is defined.
     """
 
     file: ModelFile
@@ -51,14 +53,17 @@ class Source:
     cleared: frozenset[str]
 
     def part(self, names: Sequence[str]) -> FloatSubmodel:
-        """The file's model with these tensors for outputs, beside those that it has."""
+        """Return the file's model with the tensors `names` as outputs; other outputs of the model stay in it."""
         inner = [n for n in names if n not in self.outputs]
         unchanged = self.file.data if self.file.path is None else self.file.path
         model = unchanged if not self.rewritten and not inner else self._make_tapped_model(inner)
         return self._part(model, names)
 
     def make_noisy_model(self, names: Sequence[str], step: Callable[[str], float]) -> NoisyModel:
-        """The same, every float tensor that nodes make of the inputs moved by a relative `step`, by element type."""
+        """Return the same model with noise: every float tensor that depends on an input is moved by a relative `step`.
+
+        `step`: the relative size by element type.
+        """
         proto = self._proto()
         computed = {n: t for n, t in self.types.items() if n not in self.constants and t.dtype in ROUNDED and t.elements}
         noise, numbers = add_rounding_noise(proto, computed, step)
@@ -118,7 +123,8 @@ def source_of(
 
     `proto`: the model as read.
     `rewritten`: functions were expanded in it, or maps made tensors.
-    `static`: its graph, tensors by the file's own names.
+    `bound`: the types of its inputs.
+    `static`: its imported graph, tensors by the file's own names.
     `fixed`: inputs that are constants.
     """
     graph = proto.graph
@@ -152,7 +158,7 @@ def get_shared_tensors(normal: OnnxGraph, source_types: Mapping[str, TensorType]
 
 
 def read_before(normal: OnnxGraph, names: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
-    """The inputs and shared tensors that the normal form makes these of."""
+    """Return the inputs and shared tensors from which the canonical form computes these tensors."""
     pending_tensors, read = set(names), dict[str, None]()
     for node in reversed(normal.nodes):
         if not pending_tensors.intersection(node.outputs):

@@ -1,4 +1,4 @@
-"""Map tensors that the canonical form has under another shape to their names in the file."""
+"""Map tensors of the canonical form that the file has in another shape to their names in the file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MOVES = ("Reshape", "Transpose")  # of a whole tensor
 
 
 def map_source_names(graph: OnnxGraph, moved: Iterable[tuple[str, str]], file_tensors: Collection[str]) -> dict[str, str]:
-    """Return, by graph tensor that is not in the file, the nearest file tensor that has all its elements.
+    """Return, by graph tensor that is not in the file, the nearest file tensor of which it is a reshaped or transposed form.
 
     Tensors without such a file tensor are left out.
     `graph`: the canonical form.
-    `moved`: (input, output) of every Reshape and Transpose on the way to it.
+    `moved`: (input, output) of every Reshape and Transpose on the way to the canonical form.
     `file_tensors`: the file's tensors.
     """
     near: dict[str, list[str]] = {}

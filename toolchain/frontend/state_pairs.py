@@ -1,4 +1,7 @@
-"""Find which inputs and outputs of a model are one state that goes from run to run, as asked for or detected."""
+"""Pair inputs and outputs of a model that are one state, which goes from run to run: as the user requests, or as detected.
+
+Detected are caches that TensorScatter writes to, and pairs whose names show it, as past_x and present_x.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,11 @@ _HELP = "  help: --state PAST=PRESENT names an input and the output that is its 
 
 
 def pair_states(model: NormalModel, pair_texts: Sequence[str] | None) -> NormalModel:
-    """Return the model with its states, each input calibrated as one with its output.
+    """Return the model with its states; calibration later measures the input and the output of each as one.
 
-    Raise CompileError with every fault.
-    `pair_texts`: PAST=PRESENT each, or `none` alone; None takes the states that the graph or its names show.
+    `pair_texts`: the user's, PAST=PRESENT each, or `none` alone; None detects them.
+    Then pairs that only look like states are noted in `states_likely`.
+    Raise CompileError with every fault of the user's pairs.
     """
     if pair_texts is None:
         result = _find_pairs(model)
@@ -60,7 +64,9 @@ def pair_states(model: NormalModel, pair_texts: Sequence[str] | None) -> NormalM
 
 
 def _add_states(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
-    """An input that is handed on as it is is moved to or from a state."""
+    """Return the model with these states. An Identity from an input to an output of a state becomes a Reshape, which moves
+    codes.
+    """
     pasts, presents = {p.past for p in pairs}, {p.present for p in pairs}
     nodes, shapes = list[OnnxNode](), dict[str, np.ndarray]()
     for node in model.graph.nodes:
@@ -77,7 +83,10 @@ def _add_states(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
 
 
 def _find_pairs(model: NormalModel) -> list[StatePair]:
-    """Caches that rows are written to, and what names say of others, in the order of the inputs."""
+    """Return the detected pairs, in the order of the inputs: caches that rows are written to, then those that names show.
+
+    The list is empty where no input or no output would remain that is no state.
+    """
     written = [pair for pair in _written(model) if _misfit(pair, model) is None]
     paired_names = {name for pair in written for name in pair}
     inputs, outputs = ([n for n in names if n not in paired_names] for names in (model.graph.inputs, model.graph.outputs))
@@ -104,7 +113,7 @@ def _likely(model: NormalModel, certain_pairs: Sequence[StatePair]) -> list[Stat
 
 
 def _get_ancestors(name: str, model: NormalModel) -> set[str]:
-    """The tensors that it is made of, itself among them."""
+    """Return the tensors from which a tensor is computed, itself among them."""
     producers, ancestors, waiting = model.graph.producers(), set[str](), [name]
     while waiting:
         tensor = waiting.pop()
@@ -115,9 +124,9 @@ def _get_ancestors(name: str, model: NormalModel) -> set[str]:
 
 
 def _written(model: NormalModel) -> Iterator[StatePair]:
-    """Yield the cache pair of each TensorScatter whose cache is an input and whose result is an output.
+    """Yield the input and output of each TensorScatter whose cache is an input and whose result is an output.
 
-    Each GroupQueryAttention has such pairs too. An input that several nodes write to is left out.
+    GroupQueryAttention has become TensorScatters by now. An input that several nodes write to is left out.
     """
     scatters = [n for n in model.graph.nodes if n.op.op_type == "TensorScatter" and n.inputs[0] in model.graph.inputs]
     caches = [n.inputs[0] for n in scatters]
@@ -127,7 +136,7 @@ def _written(model: NormalModel) -> Iterator[StatePair]:
 
 
 def _parse_pair(text: str, model: NormalModel) -> StatePair | str:
-    """Names may hold '='. Else what is wrong."""
+    """Return the pair that a text PAST=PRESENT names, or the sentence on what is wrong. Names may hold '='."""
     if text == NONE:
         return f"state {NONE}: stands alone; leave it out, or the others"
     splits = [StatePair(text[:i], text[i + 1 :]) for i, c in enumerate(text) if c == "="]
@@ -163,6 +172,7 @@ def _faults(pair: StatePair, text: str, model: NormalModel, others: Sequence[Sta
 
 
 def _misfit(pair: StatePair, model: NormalModel) -> str | None:
+    """Return why a pair cannot be a state, or None: shapes differ, a type is not float32, or there are no elements."""
     past, present = (model.types[n] for n in pair)
     if past.shape != present.shape:
         shapes = f"input {pair.past!r} is {list(past.shape)}, output {pair.present!r} {list(present.shape)}"
@@ -176,6 +186,7 @@ def _misfit(pair: StatePair, model: NormalModel) -> str | None:
 
 
 def _nothing_left(model: NormalModel, pairs: Sequence[StatePair]) -> Iterator[str]:
+    """Yield a fault where all inputs, or all outputs, would be states."""
     for what, names, paired_names in (
         ("input", model.graph.inputs, {p.past for p in pairs}),
         ("output", model.graph.outputs, {p.present for p in pairs}),
@@ -193,7 +204,7 @@ def names_of_present(past: str) -> Iterator[str]:
 
 
 def pair_by_name(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(input, output) of each input whose name the table knows, with an output of such a name."""
+    """Yield (input, output) of each input whose name shows a state, with the likeliest output of a matching name."""
     remaining_outputs = dict.fromkeys(outputs)
     for past in inputs:
         present = next((name for name in names_of_present(past) if name in remaining_outputs), None)

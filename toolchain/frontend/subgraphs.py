@@ -1,4 +1,4 @@
-"""Graphs that nodes hold: their names, and copies of them under other names."""
+"""Work on graphs that ONNX nodes hold, as of If, Loop and Scan: their names, renamed copies, and their loop-invariant part."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from toolchain.frontend.infer import RANDOM
 
 
 def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs that are attributes of the node."""
     return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
 
 
 def list_captured_names(node: onnx.NodeProto) -> set[str]:
-    """Names that a node's graphs take from outside."""
+    """Return the tensors that a node's graphs read from outside."""
     return {n for graph in graphs_of(node) for n in free_names(graph)}
 
 
 def free_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors that a graph, or a graph inside it, reads from outside."""
     inside = {n for node in graph.node for n in node.output} | {i.name for i in (*graph.initializer, *graph.input)}
     used = {o.name for o in graph.output} | {n for node in graph.node for n in node.input if n}
     for node in graph.node:
@@ -35,7 +37,10 @@ def get_defined_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def instantiate_subgraph(graph: onnx.GraphProto, names: Mapping[str, str], called: str = "") -> onnx.GraphProto:
-    """A copy in which these have other names, in graphs within too; it has no inputs. called: begins the names of its nodes."""
+    """Return a copy of a graph without inputs, its tensors renamed by `names`, in graphs within it too.
+
+    `called`: prefix of the names of its nodes; "" keeps them.
+    """
     copy = onnx.GraphProto()
     copy.CopyFrom(graph)
     del copy.input[:]
@@ -56,7 +61,10 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def split_invariant(graph: onnx.GraphProto) -> tuple[onnx.GraphProto, onnx.GraphProto]:
-    """Return the part that does not depend on the graph's inputs, with its constants, and the rest with the outputs."""
+    """Return (once, each): the nodes that do not depend on the graph's inputs, with its constants, and the other nodes.
+
+    `once` gives out every tensor that it makes; `each` has the graph's outputs. Random operators are in `each`.
+    """
     once, each = onnx.GraphProto(name=graph.name, initializer=graph.initializer), onnx.GraphProto(name=graph.name)
     remaining_nodes = list(graph.node)
     changing = {i.name for i in graph.input} | {name for n in remaining_nodes if n.op_type in RANDOM for name in n.output}

@@ -1,5 +1,9 @@
-"""Nodes that hold graphs: an If of a known condition is its branch, a Loop of a known count and a Scan are written out. Where a
-condition is known only when it runs, both branches are computed, and all iterations, and what they make is chosen."""
+"""Unroll If, Loop and Scan while a model is imported, so that a graph without subgraphs remains.
+
+An If of a known condition becomes its branch. A Loop of a known count, and a Scan, become copies of their body.
+Where a condition is known only when it runs, both branches or all iterations are computed, and Where chooses among results.
+`CONTROL_FLOW` has the function of each operator. Nodes are not returned but handed to `UnrollContext.add`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,13 @@ WHOLE_SCAN = 9  # the opset from which a Scan has no batch and no lengths
 
 @dataclass(frozen=True)
 class UnrollContext:
-    """The context of unrolling: what is known so far, and the callbacks that continue.
+    """The context of unrolling: what is known so far, and the callbacks that continue the import.
 
+    `types`, `constants`: by tensor, which the callbacks add to.
+    `lost`: tensors that nodes with faults would make; outputs that depend on one join it.
+    `repeated`: by tensor of one iteration, its name over all iterations.
     `within`: visits a graph that a node holds; its nodes stand for the given model nodes, or each for itself.
-    `add`: takes a node.
-    `repeated`: by tensor of a loop's step, its name over all steps.
+    `add`: adds a node.
     """
 
     opset: int
@@ -37,6 +43,7 @@ class UnrollContext:
 
 
 def branch(node: OnnxNode, flow: UnrollContext) -> None:
+    """Expand an If. Raise CompileError where an open condition decides the type of an output."""
     condition, branches = node.inputs[0], ("then_branch", "else_branch")
     condition_value = flow.constants.get(condition)
     if condition_value is not None:
@@ -48,7 +55,7 @@ def branch(node: OnnxNode, flow: UnrollContext) -> None:
 
 
 def _branch(node: OnnxNode, name: str, flow: UnrollContext) -> list[str]:
-    """The tensors that a branch gives, made."""
+    """Expand one branch of an If, and return the tensors that are its outputs."""
     graph: Any = node.op.attributes[name]
     clashing_names = get_defined_names(graph) & (flow.types.keys() | flow.lost)
     inner = instantiate_subgraph(
@@ -80,7 +87,7 @@ def _choose(
 
 
 def _single(node: OnnxNode, condition: str, flow: UnrollContext) -> str:
-    """The condition without dimensions, which what is chosen by it would get."""
+    """Return the condition as a tensor without dimensions, by a Reshape where it has some."""
     if flow.types[condition].shape == ():
         return condition
     truth = fresh_name(f"{node.name}/{condition}", flow.types)
@@ -92,8 +99,8 @@ def _single(node: OnnxNode, condition: str, flow: UnrollContext) -> str:
 def loop(node: OnnxNode, flow: UnrollContext) -> None:
     """Unroll a Loop whose count is known, or whose condition is known at each iteration.
 
-    Where the end is known only at run time, the Loop may return states alone. They no longer change after the
-    end.
+    Where the end is known only at run time, the Loop may have states as outputs, and nothing collected.
+    The states no longer change after the end. Raise CompileError for other Loops, and beyond `ITERATIONS` iterations.
     """
     count = _require_constant(node, 0, "how often it runs", flow)
     first = node.inputs[1] if len(node.inputs) > 1 else ""
@@ -136,7 +143,10 @@ def _truth(condition: str, flow: UnrollContext) -> bool | None:
 def _open(
     node: OnnxNode, what: str, condition: str, limit: int | None, collected: Sequence[Sequence[str]], flow: UnrollContext
 ) -> str:
-    """The condition, without dimensions, of a Loop that may end before its count."""
+    """Return the condition, without dimensions, of a Loop that may end before its count.
+
+    Raise CompileError where there is no count, or values of iterations are collected.
+    """
     if limit is None or collected:
         raise _unknown(node, what if limit is None else "how many values it keeps", condition)
     return _single(node, condition, flow)
@@ -152,6 +162,10 @@ def _both(node: OnnxNode, what: str, first: str, second: str, flow: UnrollContex
 
 
 def scan(node: OnnxNode, flow: UnrollContext) -> None:
+    """Unroll a Scan, one copy of its body for each step.
+
+    Raise CompileError before opset 9, for inputs of unequal lengths, and beyond `ITERATIONS` steps.
+    """
     if flow.opset < WHOLE_SCAN:
         raise refuse_node(node, f"is of opset {flow.opset}; Scans of opset {WHOLE_SCAN} and later are written out")
     a, count = node.op.attributes, node.op.attributes["num_scan_inputs"]
@@ -184,7 +198,7 @@ def scan(node: OnnxNode, flow: UnrollContext) -> None:
 
 
 class _Body:
-    """The graph that a node runs again and again. What is the same each time is there once."""
+    """The body of a Loop or Scan. Nodes that do not depend on its inputs are added once, when the object is made."""
 
     def __init__(self, node: OnnxNode, flow: UnrollContext) -> None:
         graph: Any = node.op.attributes["body"]
@@ -217,7 +231,7 @@ class _Body:
         return _constant(self._node, what, value, self._flow)
 
     def part(self, what: str, x: str, axis: int, index: int) -> str:
-        """x at this place of a dimension, which is gone."""
+        """Add a Gather of `x` at `index` along `axis`, which is then gone, and return its name."""
         name = f"{self._node.name}/{what}"
         inputs = (x, self.constant(f"{what}/place", np.asarray(index, np.int64)))
         self._flow.add(Node(name, OnnxOp("Gather", {"axis": axis}), inputs, (name,), self._node.sources))
@@ -225,7 +239,7 @@ class _Body:
 
 
 def _require_constant(node: OnnxNode, index: int, what: str, flow: UnrollContext) -> Any:
-    """A number that an input holds; None where it is absent."""
+    """Return the number that an input holds; None where it is absent. Raise CompileError where it is not constant."""
     name = node.inputs[index] if index < len(node.inputs) else ""
     if not name:
         return None
@@ -235,6 +249,7 @@ def _require_constant(node: OnnxNode, index: int, what: str, flow: UnrollContext
 
 
 def _unknown(node: OnnxNode, what: str, name: str) -> Exception:
+    """Return the error that `what` depends on a tensor whose value is known only at run time."""
     case = (
         "for one case, with the condition fixed"
         if node.op.op_type == "If"
@@ -247,7 +262,10 @@ def _unknown(node: OnnxNode, what: str, name: str) -> Exception:
 def _finish(
     node: OnnxNode, states: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int], flow: UnrollContext
 ) -> None:
-    """The node's outputs: what the states are at last, and the parts of each step side by side in a new dimension."""
+    """Make the node's outputs: the last states, and the collected parts of each iteration, joined in a new dimension.
+
+    Raise CompileError where nothing was collected, so that the shape is not known.
+    """
     _give(node, states, node.outputs[: len(states)], flow)
     flow.repeated.update((y, flow.repeated[s]) for y, s in zip(node.outputs, states) if y and s in flow.repeated)
     for y, parts, axis in zip(node.outputs[len(states) :], collected, axes):
@@ -270,6 +288,7 @@ def _constant(node: OnnxNode, what: str, value: np.ndarray, flow: UnrollContext)
 
 
 def _give(node: OnnxNode, inner_names: Sequence[str], outputs: Sequence[str], flow: UnrollContext) -> None:
+    """Make the node's outputs equal to inner tensors, by an Identity each. A lost inner tensor loses the output."""
     for inner, outer in zip(inner_names, outputs):
         if not outer:
             continue

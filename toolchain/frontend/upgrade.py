@@ -1,4 +1,7 @@
-"""Spellings of opsets 7 to 20, one operator at a time, to that of opset 21. Most operators changed only their types since."""
+"""Rewrite operators as opsets 7 to 20 define them to how opset 21 does, one node at a time, during import.
+
+Most operators changed only their types since and have no rule. Each rule takes an `Old` node and returns an `Upgraded`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ SPATIAL_SINCE = 9  # the opset from which a BatchNormalization has a scale a cha
 
 @dataclass
 class Upgraded:
-    """The nodes that stand for one old node, and the constants they name."""
+    """The nodes that replace one node, and the constants that they read, by name."""
 
     nodes: list[OnnxNode]
     constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
@@ -26,7 +29,7 @@ class Upgraded:
 
 @dataclass(frozen=True)
 class Old:
-    """One node of the model, what is known of its inputs, and its opset."""
+    """One node of the model, with the opset that defines it and the types of its inputs."""
 
     node: OnnxNode
     opset: int
@@ -37,18 +40,24 @@ class Old:
 
 
 def upgrade(node: OnnxNode, opset: int, types: Mapping[str, TensorType]) -> Upgraded:
+    """Return the node as opset 21 defines it: itself where its operator has no rule. Raise NodeFault where there is no such
+    form.
+    """
     rule = RULES.get(node.op.op_type) if node.op.domain == "" else None
     return rule(Old(node, opset, types)) if rule else Upgraded([node])
 
 
 def without(node: OnnxNode, *names: str) -> dict[str, Any]:
+    """Return the node's attributes without these."""
     return {k: v for k, v in node.op.attributes.items() if k not in names}
 
 
 def with_inputs(
     node: OnnxNode, values: Mapping[str, np.ndarray | None], attributes: Mapping[str, Any], op_type: str = ""
 ) -> Upgraded:
-    """`values` become inputs after the node's own, in order; None is an absent one."""
+    """Return the node with further inputs behind its own, in order, as constants named after the node; None is an absent
+    input.
+    """
     constants = {f"{node.name}/{k}": v for k, v in values.items() if v is not None}
     inputs = [*node.inputs, *(f"{node.name}/{k}" if v is not None else "" for k, v in values.items())]
     while inputs and not inputs[-1]:
@@ -62,6 +71,8 @@ def int64(values: Any) -> np.ndarray:
 
 
 def axes_to_input(since: int) -> Callable[[Old], Upgraded]:
+    """Return a rule that makes the attribute `axes` an input, for models below the opset `since`."""
+
     def rule(old: Old) -> Upgraded:
         axes = old.node.op.attributes.get("axes")
         if old.opset >= since or axes is None:
@@ -118,8 +129,10 @@ def top_k(old: Old) -> Upgraded:
 
 
 def upsample(old: Old) -> Upgraded:
-    """Upsample-7, whose scales are an attribute, Upsample-9 and Resize-10: y[i] = x[i / scale], nearest rounds down (onnxruntime:
-    up when it makes the axis smaller)."""
+    """Upgrade Upsample of opsets 7 and 9, and Resize of opset 10, to Resize with y[i] = x[floor(i / scale)].
+
+    In these opsets nearest rounds up in onnxruntime where it makes an axis smaller.
+    """
     if old.opset >= 11:
         return Upgraded([old.node])
     a = old.node.op.attributes
@@ -165,6 +178,7 @@ def softmax(old: Old) -> Upgraded:
 
 
 def scatter(old: Old) -> Upgraded:
+    """Upgrade Scatter, which is called ScatterElements since."""
     return Upgraded([replace(old.node, op=replace(old.node.op, op_type="ScatterElements"))])
 
 
@@ -175,7 +189,10 @@ def cast_like(old: Old) -> Upgraded:
 
 
 def batch_normalization(old: Old) -> Upgraded:
-    """Inference only: one output; until opset 13 further outputs meant training, until 8 each place could have its own scale."""
+    """Upgrade BatchNormalization to its inference form with one output.
+
+    Raise NodeFault in training mode, and for a scale at every place (spatial = 0).
+    """
     if any(old.node.outputs[1:]) or old.node.op.attributes.get("training_mode", 0):
         raise refuse_node(old.node, "is in training mode", "export the model for inference (eval mode)")
     if not old.node.op.attributes.get("spatial", 1):
@@ -186,6 +203,7 @@ def batch_normalization(old: Old) -> Upgraded:
 
 
 def group_normalization(old: Old) -> Upgraded:
+    """Return the node at opset 21; raise NodeFault for opsets 18 to 20, which scale whole groups."""
     if old.opset >= 21:
         return Upgraded([old.node])
     raise refuse_node(old.node, "GroupNormalization of opsets 18 to 20 scales whole groups", "export with opset 21 or newer")
@@ -209,7 +227,10 @@ def dft(old: Old) -> Upgraded:
 
 
 def sequences_first(old: Old) -> Upgraded:
-    """A recurrent layer of batches of sequences (layout = 1), which onnxruntime has not: of sequences of batches."""
+    """Upgrade a recurrent layer with layout = 1, [batch, sequence, ...], to layout 0 between Transposes.
+
+    onnxruntime does not run layout 1.
+    """
     node = old.node
     if not node.op.attributes.get("layout"):
         return Upgraded([node])

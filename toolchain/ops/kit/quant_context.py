@@ -34,6 +34,7 @@ class QuantContext(Protocol):
 
     def quant(self, tensor: str) -> Quant:
         """Return the scale and zero point of a tensor; for a constant, those of its own range."""
+        ...
 
     def own_name(self, name: str) -> str:
         """Return `name`, or one like it that no tensor of the graph has, for a tensor that the operator adds."""

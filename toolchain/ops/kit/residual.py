@@ -23,9 +23,10 @@ Array = NDArray[Any]
 class Residual:
     """The quantization of the sum of the array's result q and an addend r, both codes.
 
-        y = clamp(out(a((q - q_zero_point) << left_shift) + b((r - r_zero_point) << left_shift)) + zero point)
+    Here a, b and out are `q_requant`, `r_requant` and `out_requant`. Zero point and clamp are those of `out_requant`. The sum
+    is:
 
-    Here a, b and out are `q_requant`, `r_requant` and `out_requant`. Zero point and clamp are those of `out_requant`.
+        y = clamp(out(a((q - q_zero_point) << left_shift) + b((r - r_zero_point) << left_shift)) + zero point)
     """
 
     q_zero_point: int
