@@ -1,4 +1,9 @@
-"""Rules of element by element arithmetic and of limits."""
+"""Rewrite elementwise arithmetic and limits into canonical form; `canonicalize` applies `RULES` by operator.
+
+Each rule returns the replacement of its node, or None where it does not apply. Constants of commutative operators stand
+second.
+Sub and Div by constants become Add and Mul. Min, Max, Clip and Relu in a row become one Clip or Relu.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from toolchain.ir.graph import OnnxNode, OnnxOp
 
 
 def scalar(name: str, scope: Rewriter) -> float | None:
-    """The one value that a constant holds everywhere, or None."""
+    """Return the one number that a constant holds everywhere; None where it varies, is empty or bool, or is no constant."""
     value = scope.constants.get(name)
     if value is None or value.size == 0 or value.dtype.kind not in "fiu":
         return None
@@ -21,6 +26,7 @@ def scalar(name: str, scope: Rewriter) -> float | None:
 
 
 def keeps_shape(n: OnnxNode, scope: Rewriter, index: int = 0) -> bool:
+    """Return whether the node's output has the shape of input `index`."""
     return scope.shape(n.inputs[index]) == scope.shape(n.outputs[0])
 
 
@@ -48,18 +54,22 @@ def even_rank(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def with_operands(n: OnnxNode, index: int, constant: str, other: str) -> OnnxNode:
-    """A node of two operands, the one at `index` the constant."""
+    """Return a copy of a node of two operands, with the constant at `index` and the other operand beside it."""
     return replace(n, inputs=(constant, other) if index == 0 else (other, constant))
 
 
 def constant_second(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Move the constant operand of a commutative operator to the second place."""
     if n.inputs[0] in scope.constants and n.inputs[1] not in scope.constants:
         return Rewrite((replace(n, inputs=n.inputs[::-1]),))
     return None
 
 
 def small_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A constant operand without leading ones; a scalar where all its values are one and it does not broadcast."""
+    """Drop leading ones of a constant operand's shape; make it a scalar where all its values are equal.
+
+    It applies where the constant does not broadcast the other operand.
+    """
     value = scope.constants.get(n.inputs[1])
     if value is None or not value.ndim or not keeps_shape(n, scope):
         return None
@@ -74,7 +84,7 @@ def small_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def remove_identity(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """x + 0, x - 0, x * 1, x / 1, x ** 1."""
+    """Remove x + 0, x - 0, x * 1, x / 1 and x ** 1."""
     unit = 0.0 if n.op.op_type in ("Add", "Sub") else 1.0
     if scalar(n.inputs[1], scope) == unit and keeps_shape(n, scope):
         return Rewrite(same=n.inputs[0])
@@ -82,7 +92,7 @@ def remove_identity(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def merge_constants(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """(x + a) + b = x + (a + b), and with products."""
+    """Rewrite (x + a) + b as x + (a + b), and products likewise; not where the merged constant would overflow."""
     op_type, outer = n.op.op_type, scope.constants.get(n.inputs[1])
     before = scope.only_user(n.inputs[0], (op_type,))
     if before is None or outer is None or not scope.is_float(n.inputs[0]):
@@ -102,7 +112,7 @@ def merge_constants(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def divide(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """x / c = x * (1 / c) for floats."""
+    """Rewrite x / c as x * (1 / c) for floats, where 1 / c is finite and not zero."""
     value = scope.constants.get(n.inputs[1])
     if value is None or not scope.is_float(n.inputs[0]):
         return None
@@ -115,7 +125,7 @@ def divide(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def subtract(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """x - c = x + (-c); signed types only, and a most negative integer has no negative."""
+    """Rewrite x - c as x + (-c), for signed types without the most negative integer."""
     value = scope.constants.get(n.inputs[1])
     if value is None or value.dtype.kind not in "fi":
         return None
@@ -126,6 +136,7 @@ def subtract(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def power(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Rewrite a power by 2 as x * x, and powers by 0.5 and -1 as Sqrt and Reciprocal."""
     exponent, x = scalar(n.inputs[1], scope), n.inputs[0]
     if exponent is None or not keeps_shape(n, scope):
         return None
@@ -138,7 +149,7 @@ def power(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def chain(op_type: str) -> Rule:
-    """An operator of any number of operands: one of two operands, left to right."""
+    """Return the rule that rewrites an operator of any number of operands as a chain of `op_type`, left to right."""
 
     def rule(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         if len(n.inputs) == 1:
@@ -158,6 +169,7 @@ def chain(op_type: str) -> Rule:
 
 
 def mean(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Rewrite the elementwise Mean of operands as their Sum times 1 / n."""
     total = scope.tensor(f"{n.outputs[0]}/sum")
     dtype = scope.types[n.outputs[0]].dtype
     factor = scope.constant(f"{n.name}/factor", np.asarray(1 / len(n.inputs), dtype))
@@ -166,7 +178,7 @@ def mean(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def limit(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Min or Max with one number: Clip."""
+    """Rewrite Min or Max with one number as a Clip."""
     for index in (1, 0):
         value, x = scalar(n.inputs[index], scope), 1 - index
         if value is None or n.inputs[x] in scope.constants or not keeps_shape(n, scope, x) or not scope.is_float(n.inputs[x]):
@@ -177,6 +189,7 @@ def limit(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def clip_node(n: OnnxNode, x: str, low: float | None, high: float | None, scope: Rewriter) -> OnnxNode:
+    """Return a Clip of `x` in the place of `n`. None: no such limit."""
     dtype = scope.types[x].dtype
     inputs = [x]
     for key, value in (("min", low), ("max", high)):
@@ -187,7 +200,10 @@ def clip_node(n: OnnxNode, x: str, low: float | None, high: float | None, scope:
 
 
 def clip_limits(n: OnnxNode, scope: Rewriter) -> tuple[float | None, float | None] | None:
-    """(low, high) of a Clip or Relu, None for an absent one; None altogether when they are computed. Max wins over min."""
+    """Return (low, high) of a Clip or Relu, None for an absent limit; None altogether where a limit is computed.
+
+    Where low is above high, both are high, as ONNX has it.
+    """
     if n.op.op_type == "Relu":
         return 0.0, None
     limits: list[float | None] = []
@@ -201,7 +217,10 @@ def clip_limits(n: OnnxNode, scope: Rewriter) -> tuple[float | None, float | Non
 
 
 def clip(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Relu and Clip in a row: one; limits that are none dropped; [0, none] is Relu."""
+    """Merge a Clip or Relu with one before it, and drop limits beyond the type's largest number.
+
+    Limits (0, none) become Relu; no limits leave the input.
+    """
     limits, x = clip_limits(n, scope), n.inputs[0]
     if limits is None or not scope.is_float(x):
         return None
@@ -226,7 +245,7 @@ def clip(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 def compose(
     inner: tuple[float | None, float | None], outer: tuple[float | None, float | None]
 ) -> tuple[float | None, float | None]:
-    """clip(clip(x, inner), outer) as one pair of limits."""
+    """Return the limits of clip(clip(x, inner), outer)."""
 
     def through(value: float | None) -> float | None:
         if value is None:
@@ -240,7 +259,7 @@ def compose(
 
 
 def prelu(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """One slope: LeakyRelu. Else the slope has no leading ones, except those before the channel: [c, 1, 1] for [n, c, h, w]."""
+    """Rewrite a PRelu of one slope as LeakyRelu; drop other slopes' leading ones: [c, 1, 1] for [n, c, h, w]."""
     slope = scope.constants.get(n.inputs[1])
     if slope is None:
         return None

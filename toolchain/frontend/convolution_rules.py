@@ -1,4 +1,9 @@
-"""Convolutions that the chip has not, by those that it has: windows of three dimensions, weights that are computed."""
+"""Decompose convolutions that the chip does not have into those that it has.
+
+These have windows of three dimensions, computed weights or a computed bias. `canonicalize` tries them late, once norms are
+matched.
+A decomposition adds no steps where it does not apply.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,11 @@ _ARRANGED: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
 
 
 class _Input:
-    """What a Conv slides over, as it is padded and cut. By spatial dimension, counted as in [n, c, ...]: the kernel's places,
-    and the steps between them and between windows."""
+    """The input of a Conv, which its methods pad and cut by adding steps.
+
+    `kernel`, `strides`, `dilations`, `begin` and `end` padding, and `windows` (outputs) are by dimension, counted as in [n,
+    c, ...].
+    """
 
     def __init__(self, chain: NodeChain) -> None:
         n, scope = chain.node, chain.scope
@@ -38,7 +46,7 @@ class _Input:
         self.windows = dict(zip(axes, scope.shape(n.outputs[0])[2:]))
 
     def pad(self, axes: Sequence[int]) -> None:
-        """Writes the zeros around the dimensions."""
+        """Add a Pad by the zeros around these dimensions."""
         rank = len(self.sizes)
         begin, end = ([pads[i] if i in axes else 0 for i in range(rank)] for pads in (self.begin, self.end))
         if any((*begin, *end)):
@@ -46,7 +54,9 @@ class _Input:
             self.sizes = [s + b + e for s, b, e in zip(self.sizes, begin, end)]
 
     def places(self, places: Mapping[int, int]) -> str:
-        """What all windows have at one place of the kernel. places: by dimension."""
+        """Return the elements that all windows have at one place of the kernel, by a strided Slice. `places`: the place by
+        dimension.
+        """
         starts = {a: p * self.dilations[a] for a, p in places.items()}
         ends = {a: s + (self.windows[a] - 1) * self.strides[a] + 1 for a, s in starts.items()}
         cut = [a for a in places if (starts[a], ends[a], self.strides[a]) != (0, self.sizes[a], 1)]
@@ -56,14 +66,17 @@ class _Input:
         return self.chain.add("Slice", self.name, *(tuple(column) for column in columns))
 
     def take_places(self, axis: int) -> None:
-        """Only what windows of one place see along a dimension."""
+        """Reduce a dimension over which the kernel has one place to the elements that windows see."""
         self.pad((axis,))
         self.name, self.sizes[axis] = self.places({axis: 0}), self.windows[axis]
 
 
 def conv_3d(chain: NodeChain) -> None:
-    """A Conv over [n, c, t, h, w] as one over rows and columns. What the kernel has one place of becomes samples, or part of the
-    rows or columns where it is beside them. Of several places in all three, frames become channels."""
+    """Decompose a Conv over [n, c, t, h, w] into one over rows and columns, between Reshapes.
+
+    Dimensions over which the kernel has one place become samples, or part of the rows or columns. With several places along
+    all three, frames become channels.
+    """
     n, scope = chain.node, chain.scope
     w = scope.shape(n.inputs[1])
     if len(w) != 5 or not _is_resolved(n, scope):
@@ -105,7 +118,7 @@ def conv_3d(chain: NodeChain) -> None:
 
 
 def computed_weights(chain: NodeChain) -> None:
-    """A Conv of one sample by computed weights is a product of these with what each window sees, place by place."""
+    """Decompose a Conv of one sample by computed weights into a product with what each window sees, place by place."""
     n, scope = chain.node, chain.scope
     x, w, y = (scope.shape(name) for name in (*n.inputs[:2], n.outputs[0]))
     if n.inputs[1] in scope.constants or len(w) != 4 or x[0] != 1 or prod(w[2:]) > MOST_PLACES or not _is_resolved(n, scope):
@@ -126,7 +139,7 @@ def computed_weights(chain: NodeChain) -> None:
 
 
 def computed_bias(chain: NodeChain) -> None:
-    """What is added to a Conv by constant weights, where it is computed."""
+    """Decompose a Conv of constant weights with a computed bias into a Conv and an Add."""
     n, scope = chain.node, chain.scope
     bias, w = operand(n, 2), scope.shape(n.inputs[1])
     if not bias or bias in scope.constants or n.inputs[1] not in scope.constants or not _is_resolved(n, scope):
@@ -136,7 +149,7 @@ def computed_bias(chain: NodeChain) -> None:
 
 
 def _is_resolved(n: OnnxNode, scope: Rewriter) -> bool:
-    """Whether a Conv of floats has all its attributes, as the normal form gives them, and elements."""
+    """Return whether a float Conv has all window attributes written out, and elements."""
     attributes = n.op.attributes.keys()
     has_geometry = {"kernel_shape", "pads", "strides", "dilations"} <= attributes and "auto_pad" not in attributes
     return has_geometry and scope.is_float(n.inputs[0]) and 0 not in (*scope.shape(n.inputs[0]), *scope.shape(n.outputs[0]))

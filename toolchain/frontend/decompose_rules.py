@@ -1,6 +1,6 @@
-"""Operators that the normal form has not, spelled as those that it has.
+"""Decompose operators that canonical form does not have into those that it has: reductions, norms, Hardmax, LRN.
 
-Reductions become means, sums and maxima.
+`canonicalize` makes a rule of each. A decomposition adds steps to its chain, or none where it does not apply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TINY = float(np.finfo(np.float32).tiny)  # a variance of zero divides by its roo
 
 
 def axes_of(n: OnnxNode, scope: Rewriter) -> Axes | None:
-    """Return the axes of a reduction of real numbers, once they are explicit and kept as ones."""
+    """Return the axes of a reduction of floats, once they are explicit and dimensions are kept; else None."""
     axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
     if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(n.inputs[0]):
         return None
@@ -29,7 +29,10 @@ def axes_of(n: OnnxNode, scope: Rewriter) -> Axes | None:
 
 
 def decompose_reduction(add_steps: Callable[[NodeChain, str, Axes], object]) -> Decomposition:
-    """Return the decomposition of a reduction of some elements. `add_steps`: of the input and the axes."""
+    """Return the decomposition of a reduction over some elements.
+
+    `add_steps`: takes the chain, the input and the axes.
+    """
 
     def decompose(chain: NodeChain) -> None:
         axes = axes_of(chain.node, chain.scope)
@@ -40,7 +43,10 @@ def decompose_reduction(add_steps: Callable[[NodeChain, str, Axes], object]) -> 
 
 
 def least(chain: NodeChain) -> None:
-    """-max(-x); but of what an infinity stands for that is not chosen, of which no range is measured."""
+    """Decompose ReduceMin as -max(-x).
+
+    A minimum over what a Where masks by infinity is left alone, since no range of it is measured.
+    """
     n, scope = chain.node, chain.scope
     axes, chosen = axes_of(n, scope), scope.producer(n.inputs[0], "Where")
     far = [scope.constants[name] for name in chosen.inputs[1:] if name in scope.constants] if chosen is not None else []
@@ -50,18 +56,19 @@ def least(chain: NodeChain) -> None:
 
 
 def sum_of_squares(chain: NodeChain, x: str, axes: Axes) -> str:
+    """Add the sum of x * x over the axes and return its tensor."""
     return chain.add("ReduceSum", chain.add("Mul", x, x), axes)
 
 
 def log_sum_exp(chain: NodeChain, x: str, axes: Axes) -> None:
-    """max + log(sum(exp(x - max))): no exponential is above 1."""
+    """Decompose ReduceLogSumExp as max + log(sum(exp(x - max))), in which no exponential is above 1."""
     largest = chain.add("ReduceMax", x, axes)
     power = chain.add("Exp", chain.add("Sub", x, largest))
     chain.add("Add", largest, chain.add("Log", chain.add("ReduceSum", power, axes)))
 
 
 def product(chain: NodeChain) -> None:
-    """Axis by axis, one half times the other until one is left; of few numbers, as one of many spans too many powers."""
+    """Decompose ReduceProd of few elements axis by axis: one half times the other, until one element is left."""
     n, scope = chain.node, chain.scope
     axes = axes_of(n, scope)
     if axes is None or not 0 < prod(scope.shape(n.inputs[0])[a] for a in axes) <= MAX_PARTS:
@@ -79,7 +86,9 @@ def product(chain: NodeChain) -> None:
 
 
 def split_axes(chain: NodeChain) -> None:
-    """Over dimensions that are no neighbours, with channels in their place or last: over the last ones, then over the others."""
+    """Decompose a reduction over axes that are no neighbours, in either layout, into two: over the last axes, then over the
+    others.
+    """
     n, scope = chain.node, chain.scope
     axes = axes_of(n, scope)
     if axes is None:
@@ -100,7 +109,7 @@ def neighbours(axes: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def transpose_to_last(chain: NodeChain) -> None:
-    """Over another dimension than the last, of those that are not one: between two Transposes."""
+    """Decompose a Softmax or LogSoftmax over another axis than the last into one over the last, between two Transposes."""
     n, scope = chain.node, chain.scope
     axis, shape = n.op.attributes["axis"], scope.shape(n.inputs[0])
     if not shape or axis == len(shape) - 1 or not scope.is_float(n.inputs[0]):
@@ -112,7 +121,7 @@ def transpose_to_last(chain: NodeChain) -> None:
 
 
 def hardmax(chain: NodeChain) -> None:
-    """One at the first place of the largest."""
+    """Decompose Hardmax into ArgMax and OneHot: one at the first place of the largest element."""
     n, scope = chain.node, chain.scope
     axis, shape = n.op.attributes["axis"], scope.shape(n.inputs[0])
     if not shape or not scope.is_float(n.inputs[0]):
@@ -123,7 +132,9 @@ def hardmax(chain: NodeChain) -> None:
 
 
 def local_response(chain: NodeChain) -> None:
-    """x (bias + alpha / size * the squares' sum over neighbouring channels)^-beta: the sum is a 1x1 convolution."""
+    """Decompose LRN as x (bias + alpha / size * sum of squares)^-beta; the sum over neighbouring channels is a 1x1
+    convolution.
+    """
     n, scope = chain.node, chain.scope
     a, shape, x = n.op.attributes, scope.shape(n.inputs[0]), n.inputs[0]
     if len(shape) != 4 or shape[1] > MOST_CHANNELS or not scope.is_float(x):
@@ -138,7 +149,7 @@ def local_response(chain: NodeChain) -> None:
 
 
 def decompose_lp_normalization(chain: NodeChain) -> None:
-    """LpNormalization: x over its norm, and zero where that is zero."""
+    """Decompose LpNormalization: x over its norm, and zero where the norm is zero."""
     n, scope = chain.node, chain.scope
     x, a = n.inputs[0], n.op.attributes
     if not scope.shape(x) or not scope.is_float(x):
@@ -153,7 +164,7 @@ def decompose_lp_normalization(chain: NodeChain) -> None:
 
 
 def mean_and_variance(chain: NodeChain) -> None:
-    """MeanVarianceNormalization: a norm over its axes, between two Transposes where they are not the last."""
+    """Decompose MeanVarianceNormalization into a LayerNormalization over its axes, between Transposes that make them the last."""
     n, scope = chain.node, chain.scope
     x, shape = n.inputs[0], scope.shape(n.inputs[0])
     axes: list[int] = sorted(a % len(shape) for a in n.op.attributes["axes"])

@@ -1,5 +1,6 @@
-"""Write Einsum as MatMul, or as Mul where nothing is summed, between Transposes and Reshapes. ReduceSum and diagonals come first
-where labels need them.
+"""Decompose Einsum into MatMul, or Mul where nothing is summed, between Transposes and Reshapes.
+
+Labels that one operand alone has are summed first, and repeated ones become diagonals.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from toolchain.frontend.rewrite import Decomposition, NodeChain
 
 
 class _Labelled:
-    """A tensor whose dimensions have labels, as steps change it. sizes: of the labels."""
+    """A tensor with a label for each dimension; its methods add steps to the chain and change it in place. `sizes`: of the
+    labels.
+    """
 
     def __init__(self, chain: NodeChain, name: str, labels: str, sizes: Sequence[int]) -> None:
         self.chain, self.name, self.labels = chain, name, labels
@@ -31,19 +34,19 @@ class _Labelled:
         self.labels, self.sizes = labels, tuple(sizes)
 
     def transpose(self, labels: str) -> None:
-        """labels: all of the tensor's, in another order."""
+        """Transpose to the order `labels`, which are all of the tensor's."""
         perm = tuple(self.labels.index(label) for label in labels)
         if perm != tuple(range(len(perm))):
             self.name = self.chain.add("Transpose", self.name, perm=perm)
         self.labels, self.sizes = labels, tuple(self.sizes[p] for p in perm)
 
     def drop(self, labels: str) -> None:
-        """Leaves out dimensions of size 1."""
+        """Drop dimensions of size 1."""
         remaining_axes = [i for i, label in enumerate(self.labels) if label not in labels]
         self.reshape("".join(self.labels[i] for i in remaining_axes), [self.sizes[i] for i in remaining_axes])
 
     def take_diagonals(self) -> None:
-        """Of a label that stands twice, the elements at which both places are one."""
+        """Replace two dimensions of one label by their diagonal, until no label stands twice."""
         while twice := next((label for label in self.labels if self.labels.count(label) > 1), ""):
             first = self.labels.index(twice)
             second = self.labels.index(twice, first + 1)
@@ -57,6 +60,7 @@ class _Labelled:
             self.relabel("".join(self.labels[i] for i in rest) + twice, (*outer, size))
 
     def sum_over(self, labels: str) -> None:
+        """Sum over these labels, which are then gone."""
         axes = tuple(i for i, label in enumerate(self.labels) if label in labels)
         if axes:
             self.name = self.chain.add("ReduceSum", self.name, axes, keepdims=0)
@@ -68,7 +72,11 @@ class _Labelled:
 
 
 def einsum(chain: NodeChain) -> None:
-    """Operands are multiplied from the first to the last. Labels that nothing behind an operand needs are summed over first."""
+    """Decompose an Einsum: operands are multiplied from the first to the last.
+
+    It stays as it is where its equation cannot be read. It stays too where ONNX's output shape ignores that a size of 1
+    broadcasts.
+    """
     n, scope = chain.node, chain.scope
     shapes = [scope.shape(x) for x in n.inputs]
     labels = _labels(str(n.op.attributes["equation"]), shapes)
@@ -91,7 +99,11 @@ def einsum(chain: NodeChain) -> None:
 
 
 def _labels(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[str] | None:
-    """A letter for each dimension, of each operand and of the result last; those behind dots are letters of their own."""
+    """Return a letter for each dimension of each operand and, last, of the result; None where the equation does not fit the
+    shapes.
+
+    Dimensions behind dots get letters of their own.
+    """
     before, arrow, after = equation.replace(" ", "").partition("->")
     terms = before.split(",")
     if len(terms) != len(shapes):
@@ -112,9 +124,10 @@ def _labels(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[str] | Non
 
 
 def _product(a: _Labelled, b: _Labelled, needed_labels: str, out: str) -> _Labelled:
-    """The product of two, summed over what both have and nothing behind needs.
+    """Return the product of two tensors, summed over labels that both have and nothing later needs.
 
-    needed_labels: of operands still to come and of the result; out: of the result, whose order the product's dimensions take.
+    `needed_labels`: of operands still to come and of the result.
+    `out`: the result's labels, whose order the product's dimensions take.
     """
     for one, other in ((a, b), (b, a)):
         one.drop("".join(c for c in one.labels if c in other.labels and one.size(c) == 1 < other.size(c)))
@@ -143,12 +156,12 @@ def _product(a: _Labelled, b: _Labelled, needed_labels: str, out: str) -> _Label
 
 
 def _ordered(labels: Iterable[str], x: _Labelled, out: str) -> str:
-    """Labels in the order of the result, those that it has not behind them as the operand has them."""
+    """Return labels in the order of the result; those that it does not have come last, in the operand's order."""
     return "".join(sorted(labels, key=lambda c: (out.find(c) if c in out else len(out), x.labels.index(c))))
 
 
 def _elementwise(a: _Labelled, b: _Labelled, out: str) -> _Labelled:
-    """Of two of which one has all labels of the other: their product, dimensions of size 1 where one has none."""
+    """Return the elementwise product of two tensors of which one has all labels of the other."""
     wide, narrow = (a, b) if len(a.labels) >= len(b.labels) else (b, a)
     wide.transpose(_ordered(wide.labels, wide, out))
     narrow.transpose("".join(c for c in wide.labels if c in narrow.labels))

@@ -1,7 +1,7 @@
-"""Expand operators of ai.onnx.ml, as scikit-learn's converter writes them, to standard ONNX operators.
+"""Expand operators of ai.onnx.ml, as scikit-learn's converter writes them, into standard ONNX operators, during import.
 
-Source: https://onnx.ai/onnx/operators, domain ai.onnx.ml. What has no rule here, or leaves a rule's conditions, stays as it is:
-onnxruntime runs it on the host.
+Source: https://onnx.ai/onnx/operators, domain ai.onnx.ml. An operator without a rule here, or outside a rule's conditions,
+stays as it is: onnxruntime runs it on the host. Each rule adds nodes to its builder, or none where the node stays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def expand_ml_node(node: OnnxNode, types: Mapping[str, TensorType], constants: M
 
 
 def drop_maps(graph: onnx.GraphProto) -> list[str]:
-    """Make tensors of the maps that ZipMap nodes put out, in place; return a note on each.
+    """Replace ZipMap nodes whose maps are outputs of the model, in place, so that the outputs are tensors; return a note on
+    each.
 
     The tensor has a column for each class, in the order of the classes.
     """
@@ -61,7 +62,7 @@ def _numbers(b: ExpansionBuilder, name: str) -> np.ndarray:
 
 
 def _scale(b: ExpansionBuilder) -> None:
-    """Scaler: (x - offset) * scale, by column or all alike, as a Conv of 1x1 with a group for each column.
+    """Expand Scaler, (x - offset) * scale by column, into a Conv of 1x1 with a group for each column.
 
     So a column has its own scale of codes where the machine's weights have one a channel, and is rounded once. Measured on
     edge16 with a StandardScaler and an MLP for digits: probabilities are off by at most 0.07, as Sub and Mul by 0.09.
@@ -79,7 +80,7 @@ def _scale(b: ExpansionBuilder) -> None:
 
 
 def _normalize(b: ExpansionBuilder) -> None:
-    """Normalizer: each row over its length by L1 or L2. By MAX it stays."""
+    """Expand Normalizer by L1 or L2: each row over its norm. By MAX it stays."""
     power = {"L1": 1, "L2": 2}.get(b.node.op.attributes.get("norm", "MAX"))
     if power is None or len(b.types[b.node.inputs[0]].shape) not in (1, 2):
         return
@@ -108,7 +109,7 @@ def _has_function(b: ExpansionBuilder) -> bool:
 
 
 def _regress(b: ExpansionBuilder) -> None:
-    """LinearRegressor."""
+    """Expand LinearRegressor."""
     scores = _linear(b, b.node.op.attributes.get("targets", 1)) if _has_function(b) else None
     if scores is None:
         return
@@ -116,7 +117,7 @@ def _regress(b: ExpansionBuilder) -> None:
 
 
 def _classify(b: ExpansionBuilder) -> None:
-    """LinearClassifier with a row of coefficients for each class, whose labels are whole numbers."""
+    """Expand a LinearClassifier with a row of coefficients for each class, whose labels are integers."""
     labels = np.asarray(b.node.op.attributes.get("classlabels_ints", ()), np.int64)
     scores = _linear(b, labels.size) if labels.size > 1 and _has_function(b) and len(b.node.outputs) == 2 else None
     if scores is None:
@@ -127,7 +128,7 @@ def _classify(b: ExpansionBuilder) -> None:
 
 
 def _extract(b: ExpansionBuilder) -> None:
-    """ArrayFeatureExtractor: elements of the last dimension, by their indexes."""
+    """Expand ArrayFeatureExtractor: elements of the last dimension, by their indices."""
     x, indexes = (b.types[n] for n in b.node.inputs)
     if not x.shape:
         return

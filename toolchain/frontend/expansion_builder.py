@@ -1,4 +1,4 @@
-"""Build the nodes, in order, that replace an expanded operator, and the constants they name."""
+"""Build the nodes that replace one operator which is expanded during import: contrib operators, ai.onnx.ml, row updates."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ def _kind(value: Any) -> str:
 
 @dataclass
 class ExpansionBuilder(StepBuilder):
-    """A builder of what replaces one node: nodes in order, and the constants they name."""
+    """A builder of the nodes that replace one node, in order, and the constants that they read.
+
+    `types`: of the graph so far. `known_constants`: values of the graph's constants so far.
+    """
 
     node: OnnxNode
     types: Mapping[str, TensorType]
     known_constants: Mapping[str, np.ndarray]
 
     def input(self, index: int) -> str:
-        """The name of an input; '' when it is absent."""
+        """Return the name of an input; "" when it is absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else ""
 
     def value(self, index: int, what: str) -> np.ndarray:
-        """A constant input. CompileError where it is absent or computed."""
+        """Return the value of a constant input. Raise NodeFault where it is absent or computed."""
         value = self.known_constants.get(self.input(index))
         if value is None:
             raise refuse_node(self.node, f"its {what} is computed or missing, not constant", CONSTANT)
         return value
 
     def shape(self, index: int, *ranks: int) -> tuple[int, ...]:
-        """Return the shape of an input. Raise CompileError where the input is absent or has another number of
-        dimensions.
+        """Return the shape of an input. Raise NodeFault where the input is absent or its number of dimensions is not in
+        `ranks`.
         """
         input_shape = self.types[self.input(index)].shape if self.input(index) else ()
         if len(input_shape) not in ranks:
@@ -55,7 +58,7 @@ class ExpansionBuilder(StepBuilder):
         return input_shape
 
     def attribute(self, name: str, default: Any) -> Any:
-        """CompileError where it is of another kind than its default, if that is not None."""
+        """Return an attribute's value. Raise NodeFault where it is of another type than its default, unless that is None."""
         value = self.node.op.attributes.get(name, default)
         if default is not None and type(value) is not type(default):
             raise refuse_node(
@@ -74,8 +77,8 @@ class ExpansionBuilder(StepBuilder):
         """Add a step and return the name of its tensor.
 
         `inputs`: names of tensors, or values of constants; None for an absent one.
-        `what`: the tensor in words; "" of the step that does the main work, which has the node's name.
-        `output`: which of the node's outputs it is, where the node has that one.
+        `what`: the tensor in words, for names; "" for the step that does the main work, which has the node's name.
+        `output`: which of the node's outputs it is, where the node has that one; None for a tensor between steps.
         """
         name = f"{self.node.name}/{what}" if what else self.node.name
         tensor = self.node.outputs[output] if output is not None and self.has_output(output) else f"{name}_output"
@@ -83,11 +86,11 @@ class ExpansionBuilder(StepBuilder):
         return tensor
 
     def cut(self, suffix: str, x: str, first: int, last: int, axis: int) -> str:
-        """x from `first` to `last` of a dimension."""
+        """Add a Slice of x from `first` up to `last` of a dimension."""
         return self.add("Slice", x, (first,), (last,), (axis,), what=suffix)
 
     def heads(self, suffix: str, x: str, count: int) -> str:
-        """[batch, length, count depth] as [batch, count, length, depth]."""
+        """Add the split of [batch, length, count * depth] into heads, [batch, count, length, depth]."""
         split_heads = self.add("Reshape", x, (0, 0, count, -1), what=f"{suffix}/apart")
         return self.add("Transpose", split_heads, what=f"{suffix}/heads", perm=(0, 2, 1, 3))
 
@@ -99,7 +102,7 @@ class ExpansionBuilder(StepBuilder):
     def real(self, index: int, axis: int = 0) -> str:
         """Return the tensor of real numbers that input `index` stands for, by the scale and zero point after that input.
 
-        Several scales are one for each index of `axis`.
+        Several scales are one for each index of `axis`. Raise NodeFault where they are computed.
         """
         scale = self.value(index + 1, f"scale (input {index + 1})")
         triple = self.node.inputs[index : index + 3]
@@ -113,18 +116,19 @@ class ExpansionBuilder(StepBuilder):
         return self.add("DequantizeLinear", *inputs, what=f"real_{index}", **attributes)
 
     def codes(self, y: str, index: int) -> None:
-        """The node's output: `y` in codes of the scale and zero point that are inputs `index` and the next."""
+        """Make the node's output: `y` in codes of the scale and zero point that are inputs `index` and the next."""
         inputs = [y, self.constant("scale", self.value(index, "output's scale").reshape(()))]
         if self.input(index + 1):
             inputs.append(self.constant("zero_point", self.value(index + 1, "output's zero point").reshape(())))
         self.add("QuantizeLinear", *inputs, what="codes", output=0)
 
     def bias(self, name: str, scale: np.ndarray) -> str:
-        """int32 sums of products to real numbers."""
+        """Add a DequantizeLinear of an int32 bias and return the real numbers."""
         attributes = {"axis": 0} if scale.ndim else {}
         return self.add("DequantizeLinear", name, self.constant("bias_scale", scale), what="bias", **attributes)
 
     def product_scale(self, a: int, b: int) -> np.ndarray:
+        """Return the scale of products of two operands whose scales are inputs `a` and `b`: a scalar, or one for each channel."""
         scale = np.asarray(self.value(a, "scale"), np.float32) * np.asarray(self.value(b, "scale"), np.float32)
         return scale.reshape(()) if scale.size == 1 else scale.reshape(-1)
 

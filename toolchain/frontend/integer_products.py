@@ -1,6 +1,8 @@
-"""Products of codes, their sums of 32 bits and the chains of scales behind them, as products of what the codes stand for.
+"""Convert products of codes, their sums of 32 bits and the scales behind them into products of real numbers.
 
-A MatMul by a constant of several matrices becomes a product for each of them, since one has no place for their scales.
+The dequantizing walk (`dequantize`) calls these rules; each returns whether it converted its node.
+`split_batched_matmul` splits a MatMul by a quantized constant of several matrices, since one product has no place for their
+scales.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ PRODUCTS: Mapping[str, str] = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 
 
 def integer_product(node: OnnxNode, walk: DequantizeState) -> bool:
-    """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
+    """Convert a ConvInteger or MatMulInteger, sum (a - za)(b - zb), into a float product; return whether it was converted.
+
+    It is where a is a tensor of codes of known scale, and b is one too or is constant.
+    """
     a, b = node.inputs[:2]
     x = walk.code_tensors.get(a)
     if x is None or not _zero_point(node, 2, x, walk):
@@ -58,7 +63,7 @@ def _zero_point(node: OnnxNode, index: int, codes: CodeTensor, walk: DequantizeS
 
 
 def cast_codes(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Codes as float numbers: what they stand for over their scale."""
+    """Convert a Cast of codes to float32: the real numbers over their scale, plus the zero point."""
     codes = walk.code_tensors.get(node.inputs[0])
     y = node.outputs[0]
     if codes is None or walk.types[y].dtype != "float32":
@@ -74,7 +79,7 @@ def cast_codes(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def fold_bias_into_product(node: OnnxNode, walk: DequantizeState) -> bool:
-    """Sums of products plus a constant of 32 bits: the products plus what that stands for."""
+    """Convert the Add of an int32 constant to sums of products into an Add of real numbers."""
     sums = [walk.code_tensors.get(n) for n in node.inputs]
     at = next((i for i, s in enumerate(sums) if s is not None and s.dtype == SUMS), None)
     if at is None or (bias := walk.constants.get(node.inputs[1 - at])) is None:
@@ -89,7 +94,7 @@ def fold_bias_into_product(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def fold_scale_into_product(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: DequantizeState) -> bool:
-    """A DequantizeLinear of sums of products: a product by its scale over theirs."""
+    """Convert a DequantizeLinear of sums of products into a Mul by its scale over theirs."""
     sums = walk.code_tensors.get(node.inputs[0])
     if sums is None or sums.dtype != SUMS or point.any():
         return False
@@ -108,6 +113,7 @@ def split_batched_matmul(node: OnnxNode, walk: DequantizeState) -> tuple[OnnxNod
     To the chip a constant of several matrices is an activation of one scale.
     The node is therefore split where each matrix has its own scale.
     It is also split where the scale varies by column, which only a single matrix on the right may have.
+    Constants of the parts, and how the file holds them, are added to `walk`.
     """
     index = next((i for i in (1, 0) if operand(node, i) in walk.quantized_constants), None)
     quantized_constant = None if index is None else walk.quantized_constants[node.inputs[index]]
@@ -120,7 +126,7 @@ def split_batched_matmul(node: OnnxNode, walk: DequantizeState) -> tuple[OnnxNod
 
 
 def _cut(quantized_constant: QuantizedConstant, *, on_the_right: bool) -> int | None:
-    """The dimension along which the constant is cut."""
+    """Return the dimension along which the constant is cut; None where the node stays."""
     several = [axis for axis, size in enumerate(quantized_constant.codes.shape[:-2]) if size > 1]
     if quantized_constant.scale.size == 1 or not several:
         return None

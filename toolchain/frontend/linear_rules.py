@@ -1,4 +1,8 @@
-"""Rules of Gemm and MatMul, and of the Add and Mul that a weighted operator takes in."""
+"""Rewrite Gemm and MatMul into canonical form, and fold an Add or Mul by a constant into the weighted operator before it.
+
+Products by constant weights become Gemm with weights [n, k] and a bias [n]; others become MatMul. Each rule returns the
+replacement of its node, or None where it does not apply.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
 
 
 def gemm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Constant weights: `Gemm` with weights [n, k] and at most a bias [n]. Computed ones: MatMul."""
+    """Rewrite a Gemm of constant weights to weights [n, k] and at most a bias [n]; one of computed weights to MatMul."""
     a = dict(n.op.attributes)
     if not scope.is_float(n.inputs[0]):
         return None
@@ -47,7 +51,7 @@ def gemm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def as_matmul(n: OnnxNode, scope: Rewriter) -> tuple[OnnxNode, ...]:
-    """alpha A' B' + beta C by MatMul, Mul and Add."""
+    """Return alpha A' B' + beta C as MatMul, Mul and Add."""
     a, nodes, operands = n.op.attributes, list[OnnxNode](), list[str]()
     for index, key in enumerate(("transA", "transB")):
         matrix = n.inputs[index]
@@ -69,6 +73,7 @@ def as_matmul(n: OnnxNode, scope: Rewriter) -> tuple[OnnxNode, ...]:
 
 
 def add_scaled_bias(n: OnnxNode, x: str, c: str, beta: float, scope: Rewriter) -> list[OnnxNode]:
+    """Return nodes that make the node's output of x + beta c."""
     nodes = list[OnnxNode]()
     if beta != 1:
         factor = scope.constant(f"{n.name}/beta", np.asarray(beta, scope.types[c].dtype))
@@ -79,7 +84,7 @@ def add_scaled_bias(n: OnnxNode, x: str, c: str, beta: float, scope: Rewriter) -
 
 
 def matmul(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """x[..., k] times constant [k, n]: Gemm over the flattened rows between two Reshapes."""
+    """Rewrite x[..., k] times a constant [k, n] as a Gemm over flattened rows, between two Reshapes."""
     weights, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     if weights is None or not scope.is_float(x) or weights.ndim == 0 or prod(weights.shape[:-2]) != 1:
         return None
@@ -97,9 +102,9 @@ def matmul(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def fold_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Conv, ConvTranspose or Gemm, then Mul or Add of one number a channel: into the weights and the bias.
+    """Fold a Mul or Add of one number a channel into the weights and bias of the Conv, ConvTranspose or Gemm before it.
 
-    A mask stays a step of its own: as a bias, minus infinity would take the weights' bits.
+    A mask is not folded: as a bias, minus infinity would take the weights' bits.
     """
     value = scope.constants.get(n.inputs[1])
     if value is None or not scope.is_float(n.inputs[0]) or (n.op.op_type == "Add" and is_mask(value)):
@@ -126,7 +131,10 @@ def fold_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def producer_through_reshape(x: str, scope: Rewriter) -> tuple[OnnxNode | None, OnnxNode | None]:
-    """The weighted operator that makes `x`, and the Reshape between when it keeps a Gemm's last axis."""
+    """Return the weighted operator that makes `x`, and the Reshape between them where that keeps a Gemm's last axis.
+
+    Each is None where there is none, or others read its output too.
+    """
     if weighted := scope.only_user(x, WEIGHTED):
         return weighted, None
     back = scope.only_user(x, ("Reshape",))
@@ -136,7 +144,7 @@ def producer_through_reshape(x: str, scope: Rewriter) -> tuple[OnnxNode | None, 
 
 
 def per_channel(value: np.ndarray, shape: Sequence[int], axis: int, channels: int) -> np.ndarray | None:
-    """value broadcast over shape -> [channels] when it varies along `axis` alone."""
+    """Return [channels] numbers where `value`, broadcast to `shape`, varies along `axis` alone; else None."""
     aligned = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
     if any(d != 1 for a, d in enumerate(aligned.shape) if a != axis):
         return None
@@ -144,6 +152,7 @@ def per_channel(value: np.ndarray, shape: Sequence[int], axis: int, channels: in
 
 
 def fold_into_weights(n: OnnxNode, weighted: OnnxNode, row: np.ndarray, scope: Rewriter) -> tuple[str, ...]:
+    """Return the inputs of the weighted operator with the Add or Mul by `row` folded in, as new constants."""
     w = scope.constants[weighted.inputs[1]]
     row = row.astype(np.float64)
     b = scope.constants.get(operand(weighted, 2))
@@ -158,7 +167,9 @@ def fold_into_weights(n: OnnxNode, weighted: OnnxNode, row: np.ndarray, scope: R
 
 
 def scale_outputs(weighted: OnnxNode, w: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Conv [oc, ic/g, kh, kw], ConvTranspose [ic, oc/g, kh, kw], Gemm [n, k]."""
+    """Return the weights times one number an output channel: Conv [oc, ic/g, kh, kw], ConvTranspose [ic, oc/g, kh, kw], Gemm
+    [n, k].
+    """
     if weighted.op.op_type != "ConvTranspose":
         return w * row.reshape((-1,) + (1,) * (w.ndim - 1))
     group = weighted.op.attributes["group"]

@@ -1,6 +1,6 @@
-"""Rules that find one function written as several operators: HardSigmoid, HardSwish, Gelu.
+"""Match one function that is written as several operators: Softmax, LogSoftmax, HardSigmoid, HardSwish, Gelu.
 
-A Softmax or LogSoftmax may be written as a maximum, a difference, exponentials and their sum.
+Each rule in `RULES` is anchored at the last node of the pattern; it returns the function in its place, or None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIXTH = 1 / 6
 
 
 def quotient(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """exp(x - max) / sum(exp(x - max)) = Softmax(x)."""
+    """Match exp(x - max) / sum(exp(x - max)) as Softmax(x)."""
     e, total = n.inputs
     exponential, summed = scope.producer(e, "Exp"), sum_of(total, scope)
     if exponential is None or summed is None or summed[0] != e:
@@ -27,7 +27,7 @@ def quotient(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def difference(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """(x - max) - log(sum(exp(x - max))) = LogSoftmax(x)."""
+    """Match (x - max) - log(sum(exp(x - max))) as LogSoftmax(x)."""
     shifted, logarithm = n.inputs[0], scope.producer(n.inputs[1], "Log")
     summed = sum_of(logarithm.inputs[0], scope) if logarithm is not None else None
     exponential = scope.producer(summed[0], "Exp") if summed is not None else None
@@ -38,7 +38,7 @@ def difference(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def sum_of(name: str, scope: Rewriter) -> tuple[str, int, tuple[str, ...]] | None:
-    """The summand, its axis and the sources of a sum over one axis: in normal form a mean and a factor."""
+    """Return the summand, its axis and the sources of a sum over one axis, which canonical form has as a mean times the count."""
     factor = scope.producer(name, "Mul")
     mean = scope.producer(factor.inputs[0], "ReduceMean") if factor is not None else None
     axis = only_axis(mean, scope) if mean is not None else None
@@ -49,12 +49,13 @@ def sum_of(name: str, scope: Rewriter) -> tuple[str, int, tuple[str, ...]] | Non
 
 
 def only_axis(reduction: OnnxNode, scope: Rewriter) -> int | None:
+    """Return the axis of a reduction over one constant axis; else None."""
     axes = scope.constants.get(operand(reduction, 1))
     return int(axes[0]) if axes is not None and axes.size == 1 else None
 
 
 def build_softmax(n: OnnxNode, op_type: str, shifted: str, axis: int, sources: Sequence[str], scope: Rewriter) -> Rewrite | None:
-    """Over `axis` of x, where `shifted` is x - max(x) over it; of `shifted` itself, where it is anything else."""
+    """Return the Softmax of x over `axis`, where `shifted` is x - max(x); of `shifted` itself where it is anything else."""
     if not scope.is_float(shifted):
         return None
     less = scope.producer(shifted, "Sub")
@@ -67,11 +68,12 @@ def build_softmax(n: OnnxNode, op_type: str, shifted: str, axis: int, sources: S
 
 
 def close(a: float | None, b: float) -> bool:
+    """Return whether a is b within 1e-5 of it; False for None."""
     return a is not None and isclose(a, b, rel_tol=1e-5)
 
 
 def match_clipped_sum(name: str, scope: Rewriter) -> tuple[OnnxNode, OnnxNode, float, float] | None:
-    """clip(x + b, 0, k), read once: its Clip, its Add, b, k."""
+    """Return (Clip, Add, b, k) where `name` is clip(x + b, 0, k) and each step has one reader; else None."""
     clip = scope.only_user(name, ("Clip",))
     add = scope.only_user(clip.inputs[0], ("Add",)) if clip is not None else None
     if clip is None or add is None:
@@ -83,7 +85,7 @@ def match_clipped_sum(name: str, scope: Rewriter) -> tuple[OnnxNode, OnnxNode, f
 
 
 def hard_sigmoid(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """clip(x + b, 0, k) * (1 / k) = HardSigmoid with alpha 1 / k and beta b / k."""
+    """Match clip(x + b, 0, k) * (1 / k) as HardSigmoid with alpha 1 / k and beta b / k."""
     clipped_sum, factor = match_clipped_sum(n.inputs[0], scope), scalar(n.inputs[1], scope)
     if clipped_sum is None or not close(factor, 1 / clipped_sum[3]):
         return None
@@ -93,7 +95,7 @@ def hard_sigmoid(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def hard_swish(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """x * clip(x + 3, 0, 6) = 6 HardSwish(x); x * HardSigmoid(x) with alpha 1/6 and beta 1/2 = HardSwish(x)."""
+    """Match x * clip(x + 3, 0, 6) as 6 HardSwish(x), and x * HardSigmoid(x) with alpha 1/6 and beta 1/2 as HardSwish(x)."""
     for x, other in (n.inputs, n.inputs[::-1]):
         gate = scope.only_user(other, ("HardSigmoid",))
         if gate is not None and gate.inputs[0] == x:
@@ -111,7 +113,7 @@ def hard_swish(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 def build_scaled_function(
     n: OnnxNode, op_type: str, x: str, factor: float, sources: Sequence[str], scope: Rewriter
 ) -> tuple[OnnxNode, ...]:
-    """factor f(x); the factor then merges with the constant that follows."""
+    """Return nodes for factor * f(x); the factor then merges with a constant that follows."""
     attributes = {"approximate": "none"} if op_type == "Gelu" else {}
     y = scope.tensor(f"{n.outputs[0]}/unscaled")
     constant = scope.constant(f"{n.name}/factor", np.asarray(factor, scope.types[x].dtype))
@@ -122,7 +124,7 @@ def build_scaled_function(
 
 
 def gelu(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """(x / 2) * (1 + erf(x / sqrt 2)) = Gelu(x); without the half, twice that."""
+    """Match (x / 2) * (1 + erf(x / sqrt 2)) as Gelu(x); without the half it is 2 Gelu(x)."""
     for half_operand, other in (n.inputs, n.inputs[::-1]):
         erf_match = one_plus_erf(other, scope)
         if erf_match is None:
@@ -138,7 +140,7 @@ def gelu(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def one_plus_erf(name: str, scope: Rewriter) -> tuple[str, tuple[str, ...]] | None:
-    """x and the sources of 1 + erf(x / sqrt 2), each step read once."""
+    """Return x and the sources where `name` is 1 + erf(x / sqrt 2) and each step has one reader; else None."""
     add = scope.only_user(name, ("Add",))
     erf = scope.only_user(add.inputs[0], ("Erf",)) if add is not None and close(scalar(add.inputs[1], scope), 1) else None
     mul = scope.only_user(erf.inputs[0], ("Mul",)) if erf is not None else None

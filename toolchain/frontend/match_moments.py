@@ -1,4 +1,8 @@
-"""Means, variances and roots of variances as models spell them: the parts of a normalisation that is written out."""
+"""Match means, variances and roots of variances as models write them: the parts of a norm that is written out in primitives.
+
+`match_norms` puts them together. Functions return None, or yield nothing, where a tensor is no such thing.
+The names of matched nodes' sources come with each match, so that the norm stands for all of them.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,11 @@ Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]  # x, shape
 
 @dataclass(frozen=True)
 class VarianceRoot:
-    """factor * sqrt(spread of x over axes + epsilon), or one over it. The spread is x's variance where centred, else its mean
-    square, of x as a tensor of `shape`."""
+    """A match of factor * sqrt(spread + epsilon), or of one over it where `inverse`.
+
+    The spread of `x`, seen as a tensor of `shape`, is over `axes`: its variance where `centred`, else its mean square.
+    `sources`: the model's nodes that compute it.
+    """
 
     x: str
     shape: tuple[int, ...]
@@ -58,7 +65,7 @@ def is_same_tensor(a: str, b: str, scope: Rewriter) -> bool:
 
 
 def producer(name: str, op_type: str, scope: Rewriter) -> tuple[OnnxNode, Sources] | None:
-    """The operator that makes `name` but for such Reshapes, and the sources of all."""
+    """Return the node of this operator that makes `name`, Reshapes that add or drop ones aside, with the sources of all."""
     bare, passed = strip_unit_reshapes(name, scope)
     n = scope.producer(bare, op_type)
     return None if n is None else (n, (*n.sources, *passed))
@@ -76,7 +83,7 @@ def differences(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, Source
 
 
 def mean_of(name: str, scope: Rewriter) -> tuple[str, tuple[int, ...], Sources] | None:
-    """(x, axes, sources) where `name` is the mean of x over axes; a sum over their number is one."""
+    """Return (x, axes, sources) where `name` is the mean of x over axes; a sum times 1 / count is one too."""
     mean_match, passed = producer(name, "ReduceMean", scope), ()
     if mean_match is None:
         factor = producer(name, "Mul", scope)  # count * (1 / count), as sums come out of the normal form
@@ -91,7 +98,7 @@ def mean_of(name: str, scope: Rewriter) -> tuple[str, tuple[int, ...], Sources] 
 
 
 def is_mean(name: str, root: VarianceRoot, scope: Rewriter) -> Sources | None:
-    """The sources of `name` where it is the mean that belongs to `root`, shaped to stand beside x."""
+    """Return the sources of `name` where it is the mean of the root's x over its axes and broadcasts to x; else None."""
     mean_match = mean_of(name, scope)
     if (
         mean_match is None
@@ -111,11 +118,11 @@ def broadcasts_along_axes(name: str, root: VarianceRoot, scope: Rewriter) -> boo
 
 
 def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
-    """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of spread + epsilon; beside x. A variance is
-    a mean square as well: the variance comes first.
+    """Yield each way to read `name` as the root of a spread plus epsilon, or as one over that; variances before mean squares.
 
-    The spread may be a multiple of the mean, as a sum is, or a variance by one less than the count. An epsilon that only keeps
-    from dividing by zero may stand behind the root, be a lower bound there or in it, or be left out.
+    The root may be Sqrt or Pow by -0.5, its inverse Reciprocal or a division. The spread may be a multiple of a mean, as a
+    sum is.
+    The epsilon may be absent. One of at most `SMALL` may be added to the root, or be a lower bound in or of it.
     """
     shifted, rooted, inverse, sources, root_bound = name, False, False, list[str](), 0.0
     for _ in range(3):
@@ -156,7 +163,7 @@ def roots_of(name: str, scope: Rewriter) -> Iterator[VarianceRoot]:
 
 
 def _kept_from_zero(name: str, scope: Rewriter) -> tuple[str, float, Sources] | None:
-    """(x, epsilon, sources) where `name` is x + epsilon, or x but no less than epsilon."""
+    """Return (x, epsilon, sources) where `name` is x + epsilon, or max(x, epsilon) with a small epsilon."""
     bounded = producer(name, "Add", scope) or producer(name, "Clip", scope)
     epsilon = scalar(operand(bounded[0], 1), scope) if bounded is not None else None
     if bounded is None or epsilon is None or epsilon <= 0:
@@ -167,7 +174,10 @@ def _kept_from_zero(name: str, scope: Rewriter) -> tuple[str, float, Sources] | 
 
 
 def spreads_of(name: str, scope: Rewriter) -> Iterator[Spread]:
-    """mean((x - mean)^2), mean(x^2) - mean^2, mean(x^2), also kept from below zero."""
+    """Yield (x, shape, axes, centred, sources) for each way to read `name` as a variance or a mean square.
+
+    Forms are mean((x - mean)^2), mean(x^2) - mean^2 and mean(x^2), also behind a Relu.
+    """
     positive = producer(name, "Relu", scope)
     if positive is not None:
         for inner_spread in spreads_of(positive[0].inputs[0], scope):
@@ -221,5 +231,6 @@ def _of_squares(name: str, scope: Rewriter) -> Spread | None:
 
 
 def square_of(name: str, scope: Rewriter) -> tuple[str, Sources] | None:
+    """Return (x, sources) where `name` is x * x."""
     n = producer(name, "Mul", scope)
     return (n[0].inputs[0], n[1]) if n is not None and n[0].inputs[0] == n[0].inputs[1] else None

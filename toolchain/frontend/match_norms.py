@@ -1,4 +1,8 @@
-"""Rules that find a LayerNormalization, or an RMSNormalization, written as means, a difference, a square root and a quotient."""
+"""Match a LayerNormalization or RMSNormalization that is written out as means, differences, roots and quotients.
+
+Each rule in `RULES` is anchored at the last node of such a pattern. It returns the norm in its place, or None.
+The norm gets weights of one; later rules fold a scale and a bias behind it into the norm.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,16 @@ Scaled = tuple[str, str, Sources]  # a tensor, the constant that it is multiplie
 
 
 def quotient(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """(x - mean) / sqrt(variance + epsilon) or x / sqrt(mean square + epsilon), the dividend scaled or not."""
+    """Match a Div: (x - mean) / sqrt(variance + epsilon), or x / sqrt(mean square + epsilon), its dividend times a constant
+    or not.
+    """
     spread = scope.producer(n.inputs[1], "Expand")
     roots = (root for root in roots_of(spread.inputs[0] if spread else n.inputs[1], scope) if not root.inverse)
     return next(filter(None, (of_dividend(n, n.inputs[0], root, "", (), scope) for root in roots)), None)
 
 
 def product(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """The same by one over the root, either of the two scaled or not."""
+    """Match a Mul by one over the root, where either factor may carry a constant."""
     for dividend, other in (n.inputs, n.inputs[::-1]):
         for inverse, scale, sources in strip_constant_factor(other, scope):
             for root in roots_of(inverse, scope):
@@ -36,6 +42,7 @@ def product(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def of_dividend(n: OnnxNode, name: str, root: VarianceRoot, scale: str, sources: Sources, scope: Rewriter) -> Rewrite | None:
+    """Return the norm of a dividend `name` above a root, or None. `scale`: the root's constant factor, "" for none."""
     for dividend, own_scale, scaling in strip_constant_factor(name, scope):
         dividend_match = is_dividend(dividend, root, scope) if not (scale and own_scale) else None
         if dividend_match is not None:
@@ -45,7 +52,9 @@ def of_dividend(n: OnnxNode, name: str, root: VarianceRoot, scale: str, sources:
 
 
 def is_dividend(name: str, root: VarianceRoot, scope: Rewriter) -> tuple[str, Sources] | None:
-    """x and the sources of `name` where it is what belongs above `root`: x - mean, or x as it is."""
+    """Return x and the sources of `name` where it belongs above `root`: x - mean where that is centred, else x; None
+    otherwise.
+    """
     if not root.centred:
         has_same_elements = scope.shape(name) == root.shape and strip_reshapes(name, scope)[0] == strip_reshapes(root.x, scope)[0]
         return (name, ()) if has_same_elements else None
@@ -58,7 +67,7 @@ def is_dividend(name: str, root: VarianceRoot, scope: Rewriter) -> tuple[str, So
 
 
 def match_expanded_norm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """x * s - mean * s, or x * s + (shift - mean * s), where s = scale / sqrt(variance + epsilon)."""
+    """Match `x * s - mean * s`, or `x * s + (shift - mean * s)`, with `s = scale / sqrt(variance+epsilon)`."""
     for minuend, subtrahend, shift, sources in minuends(n, scope):
         left, right = scope.producer(minuend, "Mul"), scope.producer(subtrahend, "Mul")
         for x, s in (left.inputs, left.inputs[::-1]) if left is not None and right is not None else ():
@@ -86,7 +95,7 @@ def minuends(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, str, Sour
 
 
 def strip_constant_factor(name: str, scope: Rewriter) -> Iterator[Scaled]:
-    """`name` as it is, and what it is a multiple of by a constant."""
+    """Yield (`name`, "", ()), and, where it is a product with a constant, (the other factor, the constant, sources)."""
     yield name, "", ()
     n = scope.producer(name, "Mul")
     if n is not None and n.inputs[1] in scope.constants:
@@ -96,7 +105,10 @@ def strip_constant_factor(name: str, scope: Rewriter) -> Iterator[Scaled]:
 def build_norm(
     n: OnnxNode, x: str, root: VarianceRoot, scale: str, shift: str, sources: Sources, scope: Rewriter
 ) -> Rewrite | None:
-    """The norm of x, then its scale and shift where there are any: rules of their own take them in."""
+    """Return the norm of x in the place of `n`, followed by its scale and its shift where they are not "".
+
+    None where x is no float, or the installed onnxruntime has no RMSNormalization.
+    """
     if not scope.is_float(x) or not (root.centred or has_operator(RMS_NORM)):
         return None
     steps = [(op, constant) for op, constant in (("Mul", scale), ("Add", shift)) if constant]
@@ -116,7 +128,7 @@ def build_norm(
 def norm_of(
     n: OnnxNode, x: str, root: VarianceRoot, y: str, sources: Sequence[str], scope: Rewriter
 ) -> tuple[OnnxNode, ...] | None:
-    """Over the last dimensions; over others between two Transposes."""
+    """Return the nodes of a norm over the root's axes, which makes `y`; other axes than the last stand between two Transposes."""
     axes, shape = root.axes, root.shape
     if not axes:
         return None
@@ -136,13 +148,14 @@ def norm_of(
 def norm_node(
     name: str, x: str, axis: int, y: str, over: Sequence[int], root: VarianceRoot, sources: Sequence[str], scope: Rewriter
 ) -> OnnxNode:
+    """Return a norm over the dimensions from `axis` on, of sizes `over`."""
     ones = scope.constant(f"{name}/scale", np.full(tuple(over), 1 / root.factor, scope.types[x].dtype))
     kind = LAYER_NORM if root.centred else RMS_NORM
     return node(name, kind, (x, ones), y, sources, axis=axis, epsilon=root.epsilon, stash_type=1)
 
 
 def scale_or_shift(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A Mul, then an Add, of one number for each place normalised over: the scale and the bias; also behind a Transpose."""
+    """Fold a Mul, or an Add, of one number for each normalised place into the norm before it, also through a Transpose."""
     value, moved = scope.constants.get(n.inputs[1]), scope.only_user(n.inputs[0], ("Transpose",))
     norm_output = n.inputs[0] if moved is None else moved.inputs[0]
     before = scope.only_user(norm_output, (LAYER_NORM, RMS_NORM))

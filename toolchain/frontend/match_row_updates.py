@@ -1,6 +1,6 @@
-"""Match a row update written with slices: head, new rows and tail, concatenated, are a TensorScatter.
+"""Match a row update written with slices: a Concat of head, new rows and tail becomes a TensorScatter, during import.
 
-The lengths of such slices depend on where the rows go, and the length of the result does not.
+The lengths of such slices depend on where the rows go, but the length of the result does not.
 Where the rows have no room in the tensor, the file's own nodes make another length.
 """
 
@@ -20,7 +20,7 @@ _MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # of one numbe
 
 
 class _Cut(NamedTuple):
-    """x from `first` to `last` along `axis`; the two are tensors."""
+    """A Slice of `x` along `axis` from `first` to `last`, which are tensors of one number."""
 
     x: str
     first: str
@@ -31,7 +31,7 @@ class _Cut(NamedTuple):
 class RowUpdateState(NamedTuple):
     """The nodes, types and constants known so far.
 
-    `cuts`: Slices whose length depends on values, by the tensor each would make.
+    `cuts`: Slices whose length depends on values, by the tensor that each would make.
     """
 
     types: Mapping[str, TensorType]
@@ -41,7 +41,7 @@ class RowUpdateState(NamedTuple):
 
 
 def match_row_update(node: OnnxNode, row_state: RowUpdateState) -> ExpansionBuilder | None:
-    """Return the replacement of a Concat that is a row update, or None where it is not one."""
+    """Return the replacement of a Concat that is a row update; None where it is none, or onnx has no TensorScatter."""
     if node.op.op_type != "Concat" or len(node.inputs) != 3 or node.inputs[1] not in row_state.types:
         return None
     head, tail = (_cut(row_state.cuts.get(name), row_state) for name in (node.inputs[0], node.inputs[2]))
@@ -62,7 +62,7 @@ def match_row_update(node: OnnxNode, row_state: RowUpdateState) -> ExpansionBuil
 
 
 def _cut(node: OnnxNode | None, row_state: RowUpdateState) -> _Cut | None:
-    """A Slice along one dimension in steps of one."""
+    """Return a Slice along one dimension in steps of one; None for any other node."""
     if node is None or node.op.op_type != "Slice" or len(node.inputs) < 3 or node.inputs[0] not in row_state.types:
         return None
     x, first, last, axes, steps = (*node.inputs, "", "")[:5]
@@ -74,13 +74,13 @@ def _cut(node: OnnxNode | None, row_state: RowUpdateState) -> _Cut | None:
 
 
 def _number(name: str, row_state: RowUpdateState) -> int | None:
-    """A constant of one element."""
+    """Return the value of a constant of one element; else None."""
     value = row_state.constants.get(name)
     return int(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
 def _place(name: str, row_state: RowUpdateState) -> tuple[str, int] | None:
-    """A computed number as a tensor and what is added to it; None where it is constant."""
+    """Return a computed number as (a tensor, what is added to it); None where it is constant."""
     more = 0
     while name not in row_state.constants:
         node = _maker(name, row_state.nodes)
@@ -100,7 +100,7 @@ def _maker(name: str, nodes: Iterable[OnnxNode]) -> OnnxNode | None:
 
 
 def _match_constant_addend(node: OnnxNode, row_state: RowUpdateState) -> tuple[str, int] | None:
-    """(the one operand, the other) where that is a constant of one element."""
+    """Return (one operand, the other's value) of an Add where the other is a constant of one element; else None."""
     for one, other in (node.inputs, node.inputs[::-1]):
         number = _number(other, row_state)
         if number is not None:

@@ -1,6 +1,7 @@
-"""Rewrite selections and mixtures along one dimension that no copy can do as products with a constant matrix.
+"""Decompose selections and mixtures along one dimension, which no copy can do, into products with a constant matrix.
 
-Plain selections use a matrix of 0 and 1, which integers multiply exactly.
+Such are reversed Slices, Gathers in any order, Pads by reflection, and Resizes with fractional factors.
+Plain selections use a matrix of 0 and 1, which integers multiply exactly. A decomposition adds no steps where copies suffice.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from toolchain.ir.graph import HALF_PIXEL, MAX_MATRIX, MAX_PARTS, MAX_RESIZE_FAC
 
 
 def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.ndarray) -> str:
-    """Add a product with a matrix along one axis and return its output.
+    """Add a product of `x` with a matrix along one axis and return its output.
 
-    The last axis is multiplied from the right, the one before it from the left. Any other axis is transposed to
-    be the last.
-    `matrix`: [after, before] of the dimension.
+    The last axis is multiplied from the right, the one before it from the left. Any other axis is transposed to be the last.
+    `rank`: of x. `matrix`: [after, before] of the dimension.
     """
     matrix = matrix.astype(chain.scope.types[chain.node.inputs[0]].dtype)
     if axis == rank - 1:
@@ -35,11 +35,12 @@ def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.nda
 
 
 def make_selection_matrix(indices: Sequence[int], size: int) -> np.ndarray:
-    """[len(indices), size]: the elements with these numbers."""
+    """Return the 0-1 matrix [len(indices), size] that selects the elements with these indices."""
     return np.eye(size)[np.asarray(indices, np.int64)]
 
 
 def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
+    """Add a Slice of `x` along one axis and return its output."""
     return chain.add("Slice", x, (start,), (end,), (axis,), (1,))
 
 
@@ -78,7 +79,7 @@ def pad(chain: NodeChain) -> None:
 
 
 def reverse_slice(chain: NodeChain) -> None:
-    """A Slice by negative steps, in the form of `slice_rules`, of more elements than copies are made for."""
+    """Decompose a Slice by negative steps, in the form of `slice_rules`, over more than `MAX_PARTS` elements."""
     n, scope = chain.node, chain.scope
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
@@ -97,7 +98,7 @@ def reverse_slice(chain: NodeChain) -> None:
 
 
 def gather(chain: NodeChain) -> None:
-    """Rewrite a Gather whose constant indices form more runs than copies are made for."""
+    """Decompose a Gather whose constant indices form more than `MAX_PARTS` runs."""
     n, scope = chain.node, chain.scope
     indices, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     axis: int = n.op.attributes["axis"]
@@ -112,7 +113,7 @@ def gather(chain: NodeChain) -> None:
 
 
 def resize(chain: NodeChain) -> None:
-    """Rewrite a Resize with fractional factors, or with modes other than repetition or interpolation between two
+    """Decompose a Resize with fractional factors, or with modes other than repetition or interpolation between two
     neighbours.
 
     Each axis is multiplied by the matrix that onnxruntime makes from a unit matrix.
@@ -163,7 +164,7 @@ def _has_phases(before: Sequence[int], after: Sequence[int], a: Mapping[str, obj
 
 
 def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, scope: Rewriter) -> np.ndarray:
-    """[after, before], float64."""
+    """Return the matrix [after, before], float64, by which the Resize maps one axis."""
     names = ("x", "", "by") if scale is not None else ("x", "", "", "by")
     by = np.asarray([1, scale], np.float32) if scale is not None else np.asarray([before, after], np.int64)
     node = replace(n, inputs=names, outputs=("y",))

@@ -1,4 +1,4 @@
-"""Rules of Reduce* and Resize."""
+"""Rewrite Reduce operators and Resize into canonical form. Each rule returns the replacement of its node, or None."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "
 
 
 def reduce(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Axes written out, rising, non-negative; dimensions kept, and dropped by a Reshape."""
+    """Write a reduction's axes out, rising and non-negative, with kept dimensions, which a Reshape then drops."""
     x, shape, a = n.inputs[0], scope.shape(n.inputs[0]), n.op.attributes
     axis_values = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
     if axis_values is None or not shape:
@@ -42,7 +42,7 @@ def reduce(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def decompose_reduce_sum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A sum of real numbers is their mean, which the chip has, times their number."""
+    """Rewrite a sum of floats as their mean, which the chip has, times their number."""
     axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
     x, y = n.inputs[0], n.outputs[0]
     if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(x):
@@ -60,7 +60,10 @@ def decompose_reduce_sum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Scales instead of sizes where they are whole numbers; one spelling for nearest upsampling by whole factors."""
+    """Write a Resize by whole factors with scales instead of sizes; nearest upsampling that repeats elements in one spelling.
+
+    A Resize that changes no size is removed.
+    """
     a, x = n.op.attributes, n.inputs[0]
     before, after = scope.shape(x), scope.shape(n.outputs[0])
     _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
@@ -82,8 +85,9 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def is_repeat(size: int, factor: int, a: Mapping[str, object]) -> bool:
-    """Return whether nearest resizing of an axis by `factor` is y[i] = x[i // factor]. Modes are those of ONNX
-    Resize-19.
+    """Return whether nearest resizing of an axis of `size` by `factor` is y[i] = x[i // factor].
+
+    `a`: the attributes of the node, with the modes of ONNX Resize-19.
     """
     if factor == 1:
         return True

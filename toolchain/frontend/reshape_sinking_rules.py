@@ -1,4 +1,8 @@
-"""Rules that let a Reshape move down through operators that do not look at the shape, until it meets another and cancels."""
+"""Move a Reshape down through operators that do not depend on the shape, until it meets another Reshape and cancels.
+
+That keeps the results of 1-D windows in their four dimensions [n, c, h, 1]. Each rule returns the replacement of its node, or
+None.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,14 @@ BINARY = ("Add", "Sub", "Mul", "Div", "PRelu")
 
 
 def sink_reshape(n: OnnxNode, inputs: Sequence[str], scope: Rewriter) -> Rewrite:
+    """Return the node on these inputs, followed by the Reshape to its output's shape."""
     y = scope.tensor(f"{n.outputs[0]}/before_reshape")
     after = reshape(n, "reshape", y, scope.shape(n.outputs[0]), n.outputs[0], scope)
     return Rewrite((replace(n, inputs=tuple(inputs), outputs=(y,)), after))
 
 
 def unary(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Move a Reshape before an operator of one operand behind it."""
     before = scope.producer(n.inputs[0], "Reshape")
     if before is None or any(name and name not in scope.constants for name in n.inputs[1:]):
         return None
@@ -61,7 +67,7 @@ def binary(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape in which a constant that fits `target` fits `source` at the same elements; None where there is none."""
+    """Return the shape in which a constant that fits `target` fits `source` at the same elements; None where there is none."""
     if not shape:
         return shape
     if len(shape) == 1 and source and source[-1] == target[-1]:
@@ -76,7 +82,7 @@ def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tupl
 
 
 def with_width(name: str, scope: Rewriter) -> str | None:
-    """The tensor [n, c, h, 1] of which a Reshape makes this one, [n, c, h]: the end of a 1-D window. None where it is no such."""
+    """Return the tensor [n, c, h, 1] that a Reshape makes [n, c, h], as behind a 1-D window. None: `name` is no such tensor."""
     before = scope.producer(name, "Reshape")
     if before is None:
         return None
@@ -85,7 +91,7 @@ def with_width(name: str, scope: Rewriter) -> str | None:
 
 
 def in_2d(n: OnnxNode, scope: Rewriter) -> Rewrite:
-    """Rewrite the node on operands of four dimensions, reshaping those that are no result of a 1-D window."""
+    """Return the node on operands of four dimensions; operands that are no result of a 1-D window are reshaped."""
     operands, more = list[str](), list[OnnxNode]()
     for name in n.inputs:
         name_4d = with_width(name, scope)
@@ -103,7 +109,7 @@ def concat(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Around a 1-D window's result."""
+    """Move the Reshape of a 1-D window's result behind a Pad."""
     x, pads = with_width(n.inputs[0], scope), scope.constants.get(operand(n, 1))
     if x is None or pads is None or operand(n, 3):
         return None
@@ -113,7 +119,7 @@ def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def cut(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A Slice of a 1-D window's result: its dimensions are the first three of four."""
+    """Move the Reshape of a 1-D window's result behind a Slice."""
     x, axes = with_width(n.inputs[0], scope), scope.constants.get(operand(n, 3))
     if x is None or axes is None:
         return None
@@ -122,7 +128,7 @@ def cut(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite a Resize of a 1-D window's result, along its rows."""
+    """Move the Reshape of a 1-D window's result behind a Resize along its rows."""
     x = with_width(n.inputs[0], scope)
     _, roi, scales, sizes = (*n.inputs, "", "", "")[:4]
     by = scope.constants.get(sizes or scales)
@@ -133,6 +139,7 @@ def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def mean(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Move the Reshape of a 1-D window's result behind a ReduceMean over its rows."""
     x, axes = with_width(n.inputs[0], scope), scope.constants.get(operand(n, 1))
     if x is None or axes is None or axes.tolist() != [2]:
         return None

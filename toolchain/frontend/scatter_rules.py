@@ -1,4 +1,4 @@
-"""ScatterND and ScatterElements by constant places: Slices of the data and of the updates, joined by Concats."""
+"""Decompose ScatterND and ScatterElements by constant indices into Slices of data and updates, joined by Concats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ _REDUCED = {"add": "Add", "max": "Max", "min": "Min", "mul": "Mul"}
 
 
 class _Box(NamedTuple):
-    """The places that get updates, as a box. places: of each dimension, rising; order: the dimensions as the updates have them;
-    update_orders: of each dimension the order in which the updates have its places."""
+    """The places that get updates, where they form a box.
+
+    `places`: by dimension, the indices of the box, rising.
+    `order`: the dimensions as the updates have them.
+    `update_orders`: by dimension, the order in which the updates have its places.
+    """
 
     places: tuple[Array, ...]
     order: tuple[int, ...]
@@ -27,7 +31,7 @@ class _Box(NamedTuple):
 
 
 def scatter(chain: NodeChain) -> None:
-    """Where the places are a box; else a product with a matrix that takes each element from data or updates, of small ones."""
+    """Decompose a scatter whose places are a box into Slices and Concats; a small one of other places into a Gather of both."""
     n, scope = chain.node, chain.scope
     data, places, updates = n.inputs
     indices, shape = scope.constants.get(places), scope.shape(data)
@@ -49,7 +53,7 @@ def scatter(chain: NodeChain) -> None:
 
 
 def _sources(n: OnnxNode, indices: Array, shape: Sequence[int], updates: Sequence[int]) -> Array:
-    """int[shape]: which element of the updates comes to a place, the last of several; -1: none."""
+    """Return int[shape]: the number of the update that each place gets, the last of several; -1: none."""
     source, numbers = np.full(shape, -1), np.arange(int(np.prod(updates)))
     if n.op.op_type == "ScatterElements":
         axis = n.op.attributes["axis"] % len(shape)
@@ -63,7 +67,10 @@ def _sources(n: OnnxNode, indices: Array, shape: Sequence[int], updates: Sequenc
 
 
 def _box(source: Array, count: int) -> _Box | None:
-    """The places as a box, where each element of the updates comes to one and the updates lie along the box's dimensions."""
+    """Return the places as a box, or None.
+
+    They are one where each update goes to a place of its own, and the updates lie along the box's dimensions.
+    """
     places = tuple(np.unique(axis) for axis in np.nonzero(source >= 0))
     if any(not p.size for p in places):
         return None
@@ -84,7 +91,7 @@ def _box(source: Array, count: int) -> _Box | None:
 
 
 def _arranged(chain: NodeChain, updates: str, box: _Box) -> str:
-    """The updates in the shape of the box, their places rising."""
+    """Return the updates in the shape of the box, their places rising."""
     sizes = [len(box.places[a]) for a in box.order]
     x = chain.add("Reshape", updates, tuple(sizes))
     if box.order != tuple(range(len(sizes))):
@@ -97,7 +104,7 @@ def _arranged(chain: NodeChain, updates: str, box: _Box) -> str:
 
 
 def _runs(places: Array, size: int) -> int:
-    """How many parts a dimension has of data and updates by turns."""
+    """Return into how many runs, of data and updates in turn, a dimension of this size falls."""
     got = np.isin(np.arange(size), places)
     return 1 + int(np.count_nonzero(got[1:] != got[:-1]))
 
@@ -105,7 +112,10 @@ def _runs(places: Array, size: int) -> int:
 def _put(
     chain: NodeChain, data: str, updates: str, shape: Sequence[int], places: Sequence[Array], axis: int, reduced: str | None
 ) -> str:
-    """Data with the updates at their places, of which the dimensions before `axis` are as many as the data's."""
+    """Return the data with the updates at their places. Before `axis`, updates have as many elements as the data.
+
+    `reduced`: the operator that combines data and update; None: the update replaces.
+    """
     while axis < len(shape) and len(places[axis]) == shape[axis]:
         axis += 1
     if axis == len(shape):

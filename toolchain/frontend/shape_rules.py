@@ -1,4 +1,8 @@
-"""Rules of the operators that only move or rename data: Reshape, Transpose, Pad, Concat and their other spellings."""
+"""Rewrite operators that only move data into canonical form: Reshape, Transpose, Pad, Concat and what else means one of them.
+
+`canonicalize` applies `RULES` and `DECOMPOSITIONS` by operator. Each rule returns the replacement of its node, or None where
+it does not apply.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,12 @@ from toolchain.ir.graph import MAX_PARTS, OnnxNode, OnnxOp
 
 
 def identity(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Remove the node: its output is its input."""
     return Rewrite(same=n.inputs[0])
 
 
 def dropout(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Remove a Dropout. Raise NodeFault where it trains, or its mask is used."""
     if operand(n, 2) and scope.constants.get(operand(n, 2), np.True_).any():
         raise refuse_node(n, "is in training mode", "export the model for inference (eval mode)")
     if any(n.outputs[1:]):
@@ -26,15 +32,19 @@ def dropout(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def cast(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Remove a Cast to the type that its input has."""
     return Rewrite(same=n.inputs[0]) if scope.types[n.inputs[0]] == scope.types[n.outputs[0]] else None
 
 
 def expand(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Remove an Expand to the shape that its input has."""
     return Rewrite(same=n.inputs[0]) if scope.shape(n.inputs[0]) == scope.shape(n.outputs[0]) else None
 
 
 def tile(chain: NodeChain) -> None:
-    """Copies of a dimension are a new one in front of it that is expanded."""
+    """Decompose a Tile: for each repeated dimension, Reshape to a new dimension of one before it, Expand that, and Reshape
+    back.
+    """
     n, scope = chain.node, chain.scope
     repeats, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     shape = scope.shape(x)
@@ -51,7 +61,7 @@ def tile(chain: NodeChain) -> None:
 
 
 def to_reshape(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Flatten, Squeeze, Unsqueeze and Reshape by any rule: Reshape to the static shape."""
+    """Rewrite Flatten, Squeeze, Unsqueeze and Reshape as a Reshape to the static shape; merge it with a Reshape before."""
     shape = scope.shape(n.outputs[0])
     if 0 in shape:
         return None
@@ -71,6 +81,7 @@ def to_reshape(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def transpose(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Merge Transposes; remove one that changes nothing, or make it a Reshape where only dimensions of one move."""
     x = n.inputs[0]
     shape = scope.shape(x)
     perm = tuple(n.op.attributes.get("perm", range(len(shape))[::-1]))
@@ -92,7 +103,7 @@ def is_sorted(values: Sequence[int]) -> bool:
 
 
 def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """pads for every axis, no axes; a constant pad has its value."""
+    """Write a Pad's pads for every axis, and its value; remove one that adds nothing."""
     pads = scope.constants.get(n.inputs[1])
     if pads is None:
         return None
@@ -115,6 +126,7 @@ def pad(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def concat(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Drop parts of a Concat without elements; remove it where one part is left."""
     axis = n.op.attributes["axis"]
     full = tuple(x for x in n.inputs if scope.shape(x)[axis]) or n.inputs[:1]
     if len(full) == 1:
@@ -125,7 +137,7 @@ def concat(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def concat_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """One computed part between constants: zeros put around it, then the constants added to those. A class token."""
+    """Rewrite a Concat of one computed part and constants as a Pad by zeros and an Add of the constants, as of a class token."""
     computed = [i for i, name in enumerate(n.inputs) if name not in scope.constants]
     if len(computed) != 1 or len(n.inputs) == 1 or not scope.is_float(n.inputs[0]):
         return None
@@ -148,7 +160,7 @@ def concat_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def crop(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Negative padding by a constant: a Slice, then what is positive of it."""
+    """Rewrite a constant Pad with negative pads as a Slice, followed by a Pad where some are positive."""
     pads, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     if n.op.attributes["mode"] != "constant" or pads is None or operand(n, 3) or pads.min() >= 0:
         return None
@@ -165,7 +177,7 @@ def crop(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def pad_by_copies(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Padding by the edge or by reflection, one axis after the other: a Concat of rows and the whole."""
+    """Rewrite a short Pad by the edge or by reflection as a Concat of single rows and the tensor, axis by axis."""
     mode, pads = n.op.attributes["mode"], scope.constants.get(n.inputs[1])
     if mode not in ("edge", "reflect") or pads is None or operand(n, 3) or not scope.is_float(n.inputs[0]):
         return None

@@ -1,4 +1,7 @@
-"""Rules of the operators that take parts of a tensor: Slice, Split and Gather by constant indices."""
+"""Rewrite operators that take parts of a tensor into canonical form: Slice, Split, and Gather by constant indices.
+
+Each rule returns the replacement of its node, or None where it does not apply.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from toolchain.ir.graph import MAX_PARTS, OnnxNode
 
 
 def slice_(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """starts, ends, axes, steps all there, one entry an axis that is really cut, axes rising, all counted from the front.
+    """Write a Slice with starts, ends, axes and steps for the axes that are really cut, in rising order, counted from the
+    front.
 
     With a negative step an end before the first element is -dim - 1, as counted by ONNX.
     """
@@ -31,7 +35,7 @@ def slice_(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def split_reversed_slice(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A negative step over few elements, in slice_'s form: the other cuts, then a Concat of the elements."""
+    """Rewrite a Slice by a negative step over few elements as its other cuts, then a Concat of the elements."""
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
         return None
@@ -57,7 +61,7 @@ def slice_cuts(
     axes: np.ndarray | None,
     steps: np.ndarray | None,
 ) -> dict[int, tuple[int, int, int]]:
-    """axis -> (start, end, step), by rising axis."""
+    """Return axis -> (start, end, step) of a Slice's parameters, by rising axis, each None where it is absent."""
     first: list[int] = [] if starts is None else starts.tolist()
     last: list[int] = [] if ends is None else ends.tolist()
     where: list[int] = list(range(len(first))) if axes is None else [a % len(shape) for a in axes.tolist()]
@@ -74,6 +78,7 @@ def slice_cuts(
 def slice_node(
     name: str, x: str, cuts: Mapping[int, tuple[int, int, int]], output: str, sources: Sequence[str], scope: Rewriter
 ) -> OnnxNode:
+    """Return a Slice of `x`. `cuts`: axis -> (start, end, step)."""
     starts = scope.ints(f"{name}/starts", [c[0] for c in cuts.values()])
     ends = scope.ints(f"{name}/ends", [c[1] for c in cuts.values()])
     axes = scope.ints(f"{name}/axes", list(cuts))
@@ -82,6 +87,7 @@ def slice_node(
 
 
 def split(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Rewrite a Split as a Slice for each output."""
     start, slices = 0, list[OnnxNode]()
     axis: int = n.op.attributes["axis"]
     dim = scope.shape(n.inputs[0])[axis]
@@ -100,7 +106,7 @@ def split(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Constant indices in few evenly rising runs: Slices, joined by a Concat, under the output's shape."""
+    """Rewrite a Gather by constant indices in few evenly rising runs as Slices, a Concat and a Reshape."""
     indices, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     axis: int = n.op.attributes["axis"]
     if indices is None or indices.size == 0 or x in scope.constants:
@@ -117,7 +123,7 @@ def gather(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def rising_runs(indices: Sequence[int]) -> list[range]:
-    """The indices as ranges of positive step, the longest first run first."""
+    """Return the indices, in order, as ranges of positive step; each run from the front is as long as it can be."""
     runs: list[range] = []
     for i in indices:
         last = runs[-1] if runs else range(0)
@@ -132,7 +138,7 @@ def rising_runs(indices: Sequence[int]) -> list[range]:
 def concat_slices(
     n: OnnxNode, x: str, cuts: Sequence[Mapping[int, tuple[int, int, int]]], axis: int, output: str, scope: Rewriter
 ) -> list[OnnxNode]:
-    """Slices of x behind each other along `axis`; a slice that is asked for twice is made once."""
+    """Return nodes that join slices of x along `axis`; equal slices are made once."""
     if len(cuts) == 1:
         return [slice_node(f"{n.name}/slice", x, cuts[0], output, n.sources, scope)]
     nodes: list[OnnxNode] = []

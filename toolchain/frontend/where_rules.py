@@ -1,4 +1,4 @@
-"""Rules of bool tensors and of what is chosen by them."""
+"""Rewrite operators on bool tensors, Where, and Clip with computed limits. Each rule returns the node's replacement, or None."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ def _find_producer(name: str, kind: str, scope: Rewriter) -> OnnxNode | None:
 
 
 def not_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Remove a double Not."""
     before = _find_producer(n.inputs[0], "Not", scope)
     return None if before is None else Rewrite(same=before.inputs[0])
 
 
 def where_not(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Where(Not(c), x, y) = Where(c, y, x)."""
+    """Rewrite Where(Not(c), x, y) as Where(c, y, x)."""
     before = _find_producer(n.inputs[0], "Not", scope)
     if before is None:
         return None
@@ -42,7 +43,7 @@ def fold_constant_where(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def cast_of_truth(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A bool as a number of one type, then of another: of that at once. Every type holds 0 and 1."""
+    """Merge two Casts of a bool into one; every type holds 0 and 1."""
     before = _find_producer(n.inputs[0], "Cast", scope)
     if before is None or scope.types[before.inputs[0]].dtype != "bool":
         return None
@@ -50,7 +51,7 @@ def cast_of_truth(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def decompose_clip(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Clip(x, low, high) = Min(Max(x, low), high) where one of them is computed."""
+    """Rewrite Clip(x, low, high) as Min(Max(x, low), high) where a limit is computed."""
     x, low, high = (operand(n, i) for i in range(3))
     if not scope.is_float(x) or all(name in scope.constants for name in (low, high) if name):
         return None

@@ -1,4 +1,8 @@
-"""Rules of convolutions, pools and batch normalisation."""
+"""Rewrite convolutions, pools and batch normalisation into canonical form; `canonicalize` applies `RULES` by operator.
+
+Each rule returns the replacement of its node, or None where it does not apply. All window attributes are written out.
+Padding stands for auto_pad and ceil_mode. Windows of one dimension get a second one. Batch normalisation becomes Mul and Add.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,17 @@ CONVS = ("Conv", "ConvTranspose")
 
 
 def with_attributes(n: OnnxNode, attributes: dict[str, Any]) -> Rewrite | None:
+    """Return the node with exactly these attributes; None where it has them already."""
     if dict(n.op.attributes) == attributes:
         return None
     return Rewrite((replace(n, op=OnnxOp(n.op.op_type, attributes)),))
 
 
 def spatial(n: OnnxNode, scope: Rewriter, kernel: Sequence[int]) -> dict[str, Any]:
-    """kernel_shape, strides, dilations, pads with every default and auto_pad resolved."""
+    """Return kernel_shape, strides, dilations and pads with every default and auto_pad resolved.
+
+    `kernel`: sizes of the window.
+    """
     a, rank = n.op.attributes, len(kernel)
     strides = tuple(a.get("strides") or (1,) * rank)
     dilations = tuple(a.get("dilations") or (1,) * rank)
@@ -38,17 +46,19 @@ def spatial(n: OnnxNode, scope: Rewriter, kernel: Sequence[int]) -> dict[str, An
 
 
 def halves(total: Sequence[int], small_first: bool) -> tuple[int, ...]:
+    """Return begin and end pads that split these totals. `small_first`: the smaller half goes in front."""
     small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
     return small + large if small_first else large + small
 
 
 def conv(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Write out all window attributes of a Conv."""
     kernel = scope.shape(n.inputs[1])[2:]
     return with_attributes(n, {**spatial(n, scope, kernel), "group": n.op.attributes["group"]})
 
 
 def conv_transpose(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """output_shape and auto_pad into pads; left alone where pads alone cannot say it."""
+    """Resolve output_shape and auto_pad of a ConvTranspose into pads; not where pads alone cannot express them."""
     a, kernel = n.op.attributes, scope.shape(n.inputs[1])[2:]
     explicit = {**a, "auto_pad": "NOTSET"}
     window = spatial(replace(n, op=OnnxOp("ConvTranspose", explicit)), scope, kernel)
@@ -65,7 +75,10 @@ def conv_transpose(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def pool(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Explicit window; ceil_mode becomes end padding, which does not enter the result; padding that does is written before."""
+    """Write out a pool's window, with ceil_mode as end padding that does not enter the result.
+
+    Where padding counts as zeros it is written as a Pad. An average over the whole input becomes a ReduceMean.
+    """
     if any(n.outputs[1:]):
         return None
     a = n.op.attributes
@@ -87,7 +100,7 @@ def pool(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def pad_then_average(n: OnnxNode, window: Mapping[str, Any], pads: Sequence[int], scope: Rewriter) -> Rewrite:
-    """The padding that counts as zeros, then a pool with what rounding up adds at the end, which counts as nothing."""
+    """Return a Pad by the zeros that count, and a pool with the end padding from rounding up, which does not count."""
     rank, x = len(pads) // 2, n.inputs[0]
     window_pads, padded = window["pads"], scope.tensor(f"{n.inputs[0]}/padded")
     around = scope.ints(f"{n.name}/pads", (0, 0, *window_pads[:rank], 0, 0, *window_pads[rank:]))
@@ -99,7 +112,10 @@ def pad_then_average(n: OnnxNode, window: Mapping[str, Any], pads: Sequence[int]
 
 
 def end_padding(window: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> tuple[int, ...] | None:
-    """pads with which rounding down gives the sizes `y` that rounding up gave; None where onnxruntime refuses such pads."""
+    """Return pads with which rounding down gives the output sizes `y`; None where onnxruntime refuses such pads.
+
+    `x`: input sizes.
+    """
     rank = len(x)
     begin, end = window["pads"][:rank], window["pads"][rank:]
     sizes = zip(x, y, window["strides"], window["kernel_shape"], window["dilations"], begin, end)
@@ -110,17 +126,20 @@ def end_padding(window: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -
 
 
 def mean_over_space(n: OnnxNode, scope: Rewriter) -> OnnxNode:
+    """Return a ReduceMean over all spatial dimensions in the place of `n`."""
     axes = scope.ints(f"{n.name}/axes", range(2, len(scope.shape(n.inputs[0]))))
     return node(n.name, "ReduceMean", (n.inputs[0], axes), n.outputs[0], n.sources, keepdims=1, noop_with_empty_axes=0)
 
 
 def global_average(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Rewrite GlobalAveragePool as a ReduceMean."""
     if len(scope.shape(n.inputs[0])) < 3:
         return None
     return Rewrite((mean_over_space(n, scope),))
 
 
 def global_max(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
+    """Rewrite GlobalMaxPool as a MaxPool over the whole input."""
     kernel = scope.shape(n.inputs[0])[2:]
     if not kernel:
         return None
@@ -129,7 +148,10 @@ def global_max(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def to_2d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """A window over [n, c, h] is one over [n, c, h, 1]: layers that take turns do so by rows."""
+    """Rewrite a window over [n, c, h] as one over [n, c, h, 1], between Reshapes.
+
+    The axis becomes rows, so that such layers can be executed stripe by stripe.
+    """
     shape = scope.shape(n.inputs[0])
     if len(shape) != 3 or any(n.outputs[1:]) or "auto_pad" in n.op.attributes:
         return None
@@ -150,7 +172,7 @@ def to_2d(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def pad_into_conv(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Zeros written by a Pad over the spatial axes are the Conv's own padding."""
+    """Fold a Pad by zeros over the spatial axes into the Conv's own padding."""
     pad = scope.only_user(n.inputs[0], ("Pad",))
     if pad is None or pad.op.attributes["mode"] != "constant" or len(pad.inputs) != 3 or "auto_pad" in n.op.attributes:
         return None
@@ -191,7 +213,10 @@ def pad_into_max(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def batch_norm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """y = x scale / sqrt(var + epsilon) + rest: a Mul and an Add, which a Conv or Gemm before them takes in."""
+    """Rewrite BatchNormalization as a Mul and an Add, which fold into a Conv or Gemm before them.
+
+    Raise NodeFault where its variance plus epsilon is not positive.
+    """
     values = [scope.constants.get(name) for name in n.inputs[1:5]]
     if any(v is None for v in values):
         return None
