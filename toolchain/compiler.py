@@ -54,7 +54,7 @@ from toolchain.passes.pipeline import (
     select_graph,
 )
 from toolchain.passes.select import Selection
-from toolchain.passes.select_states import drop_states, insert_state_copies
+from toolchain.passes.select_states import find_states_to_copy, insert_state_copies
 from toolchain.repair.network import CycleCounter, Network
 from toolchain.report.bounds.dram import min_dram_bytes
 from toolchain.report.traffic import count_traffic, sum_traffic, traffic_figures
@@ -262,7 +262,7 @@ def _programs(
             graph = _with_copies(graph, found, machine)
         except CompileError:  # the schedule may be of a program whose states are copied
             named = [alloc.buffer.name for tree in schedule for alloc in tree.tensors]
-            copied = insert_state_copies(graph, drop_states(graph, named))
+            copied = insert_state_copies(graph, find_states_to_copy(graph, named))
             if copied == graph:
                 raise
             graph = copied

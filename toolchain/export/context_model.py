@@ -1,4 +1,4 @@
-"""Write a compiled model as ONNX: each part of the chip is an EPContext node of onnxruntime, host nodes stay as they are."""
+"""Write a compiled model as ONNX for onnxruntime: each part of the chip is an EPContext node, host nodes stay as they are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from toolchain.runtime import SOURCE, model_shape, name_partitions
 
 @dataclass
 class _GraphParts:
-    """The parts of the ONNX graph so far, and every name in it."""
+    """The parts of the ONNX graph so far.
+
+    `names`: every tensor name in it, so that host subgraphs do not clash. `opsets`: version by domain.
+    """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list[onnx.NodeProto])
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict[str, onnx.TensorProto])
@@ -34,8 +37,9 @@ class _GraphParts:
 
 
 def context_model(container: Container, data: bytes, path: str | None, source_model: str = "") -> bytes:
-    """Return an ONNX model of which every chip part is an EPContext node; the first holds all parts, as `data`.
+    """Return the bytes of an ONNX model in which every chip part is an EPContext node.
 
+    The first of them holds the whole compiled file, or names it; the others name their part of it.
     `data`: the compiled file's bytes.
     `path`: the file in which they lie, relative to the model's folder; None: the node holds them.
     `source_model`: the name of the file that was compiled.
@@ -67,6 +71,7 @@ def context_model(container: Container, data: bytes, path: str | None, source_mo
 
 
 def _require_expressible(container: Container, data: bytes, path: str | None) -> None:
+    """Raise CompileError where EPContext nodes cannot hold the compiled model."""
     if not any(isinstance(s, Region) for s in container.segments):
         raise CompileError("EPContext: no part of the model runs on the chip, so that there is no node to write")
     if container.states:

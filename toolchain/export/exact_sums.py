@@ -1,7 +1,7 @@
-"""Layers whose sums of codes a runtime makes exactly, and brings to codes as the machine does.
+"""Write layers that sum codes so that a runtime computes the sums exactly, and brings them to codes as the machine does.
 
-A sum of codes is a whole number, which float32 holds up to 2^24, in whatever order it is added up. Behind it bias, scale and
-rounding are float64, and give whole steps of the output: what QuantizeLinear is left with rounds nothing.
+A sum of codes is an integer, which float32 holds up to 2^24, in whatever order it is added up. Bias, scale and rounding
+behind it are float64 and give whole steps of the output, so the QuantizeLinear behind them rounds nothing.
 `real_rounding` expresses how a machine rounds sums to codes, as one formula of real numbers.
 """
 
@@ -33,8 +33,8 @@ _CLAMPS = ("Clip", "Relu")
 class _Sum:
     """A sum of codes in a layer.
 
-    `inputs`: inputs of the model's node with which it makes sums of codes; for a mean of `count` codes, its inputs.
-    `bias`: int64[c].
+    `inputs`: inputs with which the model's operator makes sums of codes; for a mean of `count` codes, their mean.
+    `bias`: int64[c], or None.
     """
 
     inputs: tuple[str, ...]
@@ -46,8 +46,9 @@ class _Sum:
 
 @dataclass(frozen=True)
 class ExactSums:
-    """A writer of sums of codes as real numbers.
+    """Writes layers that sum codes into a `Writer`.
 
+    `integer`: the chip's integer graph.
     `readers`: consumers of the model's tensors.
     """
 
@@ -56,10 +57,12 @@ class ExactSums:
     readers: Mapping[str, Sequence[OnnxNode]]
 
     def write(self, node: OnnxNode, layer: Node, output: str) -> bool:
-        """Write the nodes that make `output`, real numbers on whole steps. Return False, with nothing written, where that fails.
+        """Write the nodes that make `output`, real numbers on whole steps. Return False, with nothing written, where that
+        cannot be.
 
-        It fails where the layer is no sum of codes, exceeds float32's integers, or rounds to even.
-        `node`: of the model, `layer` on the chip.
+        That is where the layer is no sum of codes, exceeds float32's integers, rounds to even, or has other codes than are
+        written.
+        `node`: of the model, `layer`: the same on the chip.
         """
         tensor = self._find_coded_tensor(node.outputs[0])
         if (
@@ -110,7 +113,9 @@ class ExactSums:
         return True
 
     def _find_coded_tensor(self, name: str) -> str | None:
-        """The first tensor with codes from here on behind clamps, which a layer on the chip has fused."""
+        """Return the first tensor with codes from this one on, behind clamps that the chip's layer has fused; None: there is
+        none.
+        """
         while name not in self.writer.coded:
             readers = self.readers.get(name, ())
             if len(readers) != 1 or name in self.writer.source.outputs or readers[0].op.op_type not in _CLAMPS:
@@ -159,7 +164,7 @@ class ExactSums:
         return max(int(ends.max) - kind.quant.zero_point, kind.quant.zero_point - int(ends.min))
 
     def _in_steps(self, node: OnnxNode) -> str:
-        """The input of a layer in whole steps."""
+        """Return the layer's input as codes less their zero point, by a DequantizeLinear of scale one."""
         codes, zero = self.writer.codes[node.inputs[0]]
         one = self.writer.constant(f"{node.name}/one", np.asarray(1, np.float32))
         kind = self.writer.source.types[node.inputs[0]]
@@ -167,7 +172,7 @@ class ExactSums:
 
 
 def weight_codes(node: OnnxNode, layer: Node, integer: Graph, source: OnnxGraph) -> Array:
-    """Return the complete weights of a layer of products in the layout of the model's node."""
+    """Return the weight codes of a convolution in the layout of the model's Conv or Gemm."""
     codes = operator_of(layer, IntegerConvolution).whole_weights(integer.constants[layer.inputs[1]])
     if node.op.op_type == "Gemm":
         if not node.op.attributes["transB"]:
@@ -191,7 +196,7 @@ class RealRounding:
 
 
 def real_rounding(requant: Requant) -> RealRounding | None:
-    """Return the rounding rule, or None for rules that wrap and for the roundings to even."""
+    """Return how a requantization rounds, as one formula; None for those that wrap, and for roundings to even."""
     multiplier, shift = requant.integer_form
     tie = np.ldexp(0.5, -shift)  # half of what products of whole numbers differ by
     offset, away = 0.5, np.zeros(shift.shape)

@@ -22,7 +22,10 @@ _OPSET = 21  # of ONNX's own domain; viewers need one
 
 
 def onnx_view(graph: Graph[Any], stage: str) -> onnx.ModelProto:
-    """Return the graph as a model. Tensors that nothing makes, such as rearranged inputs, are inputs of it."""
+    """Return the graph as an ONNX model to look at.
+
+    Tensors that no node makes, such as rearranged inputs, are inputs of it. `stage`: named in the model's description.
+    """
     outputs = {name for node in graph.nodes for name in node.outputs}
     arriving = [name for name in graph.types if name not in outputs and name not in graph.constants]
     inputs = [name for name in (*graph.inputs, *arriving) if name in graph.types]
@@ -59,7 +62,7 @@ def _node(node: Node[Any], types: Mapping[str, TensorType]) -> onnx.NodeProto:
 
 
 def _attribute(value: object) -> int | float | str | list[int]:
-    """Return a value as ONNX has it, or as text."""
+    """Return a value as an ONNX attribute takes it: a number, a text or a list of integers; anything else as text."""
     if isinstance(value, float | str):
         return str(value) if isinstance(value, str) else value
     if _is_int64(value):

@@ -1,8 +1,9 @@
 """Export the quantized network as ONNX that other tools run: QuantizeLinear and DequantizeLinear at every chip tensor.
 
-Layers that add up codes are written as the machine rounds them (`toolchain.export.exact_sums`).
-Otherwise they are written as kernels for codes round, once: weights with scales, biases int32 where such kernels take them.
-Other layers stay operators of floats between two roundings, and tensors of wide codes stay floats.
+Layers that add up codes are written so that a runtime rounds them as the machine does (`toolchain.export.exact_sums`).
+With `nearest`, and where that cannot be, kernels for codes round once: weights have scales, biases are int32 where they can
+be.
+Other layers stay operators of floats between two roundings, and tensors of 32-bit codes stay floats.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _LOST_HALF = (Rounding.FLOOR, Rounding.TRUNCATE)  # roundings that biases make u
 
 
 def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False) -> bytes:
-    """The same as the bytes of an ONNX file, weights beside uint8 codes in uint8; see `qdq_graph`."""
+    """Return the network as the bytes of an ONNX file. Weights beside uint8 activations are uint8; for the rest see
+    `qdq_graph`.
+    """
     from quant.exact_weights import with_exact_weights
     from toolchain.frontend.export_onnx import least_opset, to_proto
 
@@ -44,11 +47,12 @@ def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Origin
 def qdq_graph(
     model: NormalModel, integer: Graph, chosen: Graph, origins: Origins, chip: Chip, nearest: bool = False
 ) -> OnnxGraph:
-    """Return the network as an ONNX graph with QDQ pairs.
+    """Return the network as an ONNX graph with QDQ pairs, over the model's tensors.
 
     `integer`: the integer graph, nothing fused after its layers.
     `chosen`: the same in float, clamps fused.
     `origins`: chip tensor -> (model tensor, layout).
+    `nearest`: whether every layer is written as an operator that rounds once, to the nearest, whatever the machine does.
     """
     spread = split_phases(model.graph, chosen, integer)
     graph, coded = spread.graph, _find_coded_tensors(integer, origins, model, spread)
@@ -93,7 +97,7 @@ def _find_coded_tensors(integer: Graph, origins: Origins, model: NormalModel, sp
 
 @dataclass(frozen=True)
 class _Layers:
-    """Writes the model's nodes as the chip has them. sums: None where each layer is to round once."""
+    """Writes the model's nodes as the chip computes them. `sums`: None where each layer is to round once."""
 
     writer: Writer
     sums: ExactSums | None
@@ -102,6 +106,7 @@ class _Layers:
     chip: Chip
 
     def take(self, node: OnnxNode, layer: Node | None, on_host: bool) -> None:
+        """Write one node of the model. `layer`: the chip's node of that name, or None."""
         writer = self.writer
         exact = {
             n: writer.fresh(f"{n}/exact")
@@ -129,7 +134,7 @@ class _Layers:
     # --- constants of layers
 
     def _codes_of(self, node: OnnxNode, layer: Node, inputs: list[str]) -> None:
-        """Puts the chip's codes in the place of the constants that a layer has on the chip."""
+        """Replace the constants that a layer has on the chip by the chip's codes, in `inputs`."""
         if isinstance(layer.op, IntegerConvolution) and node.op.op_type in ("Conv", "Gemm"):
             self._weights(node, layer, inputs)
         elif isinstance(layer.op, IntegerBinary):
@@ -152,7 +157,7 @@ class _Layers:
             inputs[2] = self._bias(node, bias, x.scale, np.broadcast_to(scales, bias.shape))
 
     def _bias(self, node: Node, codes: Array, x_scale: float, scales: Array) -> str:
-        """int32 codes where products of 8 bits take them; else a bias of floats."""
+        """Add the bias as int32 codes where products of 8 bits take them, else as floats; return its name."""
         steps = np.float32(x_scale) * scales
         numerics = self.chip.numerics
         if numerics.rounding_of("convolution") in _LOST_HALF:
@@ -164,7 +169,7 @@ class _Layers:
         return self.writer.add_quantized_constant(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
 
     def _operand(self, node: Node, layer: Node, inputs: list[str]) -> None:
-        """The constant operand of a sum or product, by the codes and the scale that the chip has it in."""
+        """Replace the constant operand of a sum or product by the codes and scale that the chip has, in `inputs`."""
         at = next((i for i, n in enumerate(layer.inputs) if n in self.integer.constants), None)
         where = next((i for i, n in enumerate(node.inputs) if n in self.writer.source.constants), None)
         if at is None or where is None or self.writer.source.types[node.inputs[where]].dtype != "float32":
@@ -193,9 +198,9 @@ def _as_kernels_read(op: OnnxOp) -> OnnxOp:
 
 
 def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:
-    """Return the weight scales, float32[1] or [c].
+    """Return the scales of weights, float32[1] or [c], that give this requantization.
 
-    The requantization is x_scale * scale / y_scale, in float32 and from left to right as QLinearConv has it.
+    It is x_scale * scale / y_scale, in float32 and from left to right as QLinearConv has it.
     It is exact where a float32 gives it, else to a unit in the last place.
     """
     x, y = np.float32(x_scale), np.float32(y_scale)
@@ -207,7 +212,7 @@ def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:
 
 
 def operand_scale(op: IntegerBinary, at: int, other_scale: float, y_scale: float) -> float:
-    """Return the scale of the constant operand number `at`, derived from the requantizations."""
+    """Return the scale of the constant operand number `at` of a sum, product or PRelu, derived from its requantizations."""
     if op.kind == "mul":
         return float(op.out_requant.real_scale[0]) * y_scale / other_scale
     assert op.a_requant is not None and op.b_requant is not None

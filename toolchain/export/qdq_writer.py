@@ -1,4 +1,4 @@
-"""An ONNX graph of codes and real numbers that is written node by node."""
+"""Write an ONNX graph of codes and real numbers node by node, for the QDQ export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class CodedTensor:
-    """A description of a model tensor's codes, and whether the chip makes them (or only reads them)."""
+    """The codes of a model's tensor on the chip.
+
+    `dtype`: numpy's name of their type. `is_chip_output`: whether the chip makes them, and does not only read them.
+    """
 
     quant: Quant
     dtype: str
@@ -25,8 +28,13 @@ class CodedTensor:
 
 @dataclass
 class Writer:
-    """The nodes written so far, and what they add to the types and constants of `source`. Where its tensors are found:
-    `dequantized`: as real numbers, `codes`: as codes, with their zero point."""
+    """A writer of nodes beside a source graph, which it does not change.
+
+    `coded`: by model tensor that the chip holds, its codes.
+    `nodes`, `types`, `constants`: what was written so far.
+    `dequantized`: by model tensor, its real numbers behind the rounding.
+    `codes`: by model tensor, its codes and their zero point.
+    """
 
     source: OnnxGraph
     coded: Mapping[str, CodedTensor]
@@ -37,7 +45,10 @@ class Writer:
     codes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
     def add_rounding(self, name: str, source: str, target: str) -> None:
-        """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""
+        """Add QuantizeLinear and DequantizeLinear from `source` to `target`, by the codes of the model tensor `name`.
+
+        `target` is then what the chip's nodes read for `name`.
+        """
         coded = self.coded[name]
         parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
         codes, shape = self.fresh(f"{name}/codes"), self.source.types[name].shape
@@ -54,19 +65,23 @@ class Writer:
         )
 
     def fresh(self, name: str) -> str:
-        """A name that no tensor has, of the model or written."""
+        """Return `name`, or one like it, that no tensor of the source or written has."""
         while name in self.source.types or name in self.types:
             name += "'"
         return name
 
     def constant(self, name: str, value: Array) -> str:
+        """Add a constant and return its name, made from `name`."""
         name = self.fresh(name)
         self.constants[name] = value
         self.types[name] = TensorType(value.shape, str(value.dtype))
         return name
 
     def add_quantized_constant(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
-        """A constant as codes that are dequantized."""
+        """Add a constant as codes and their DequantizeLinear; return the name of the real numbers.
+
+        `axis`: the dimension of several scales; None for one scale.
+        """
         name = self.fresh(name)
         stored = self.constant(f"{name}/codes", codes)
         parameters = self._parameters(name, scale, zero_point, str(codes.dtype))
@@ -76,7 +91,7 @@ class Writer:
         return name
 
     def add_node(self, name: str, op_type: str, inputs: tuple[str, ...], kind: TensorType, **attributes: Any) -> str:
-        """One tensor more, by a node of its name."""
+        """Add a node with one output of the type `kind`; both are called `name` or like it. Return that name."""
         name = self.fresh(name)
         self.types[name] = kind
         self.nodes.append(Node(name, OnnxOp(op_type, attributes), inputs, (name,)))

@@ -1,6 +1,7 @@
-"""ConvTranspose as the chip has it: one convolution for all phases of its stride, whose output is interleaved and cut to size.
+"""Rewrite ConvTranspose for the QDQ export as the chip computes it: one convolution for all phases, then interleaving and a
+cut.
 
-Its weights have a scale for each channel of each phase, which a ConvTranspose of others has not.
+Its weights have a scale for each channel of each phase, which the ConvTranspose of other tools does not have.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PhasedModel:
-    """A model whose ConvTranspose nodes are replaced by convolutions and moves, where each is one convolution on the chip.
+    """A model's graph in which ConvTranspose nodes are convolutions and moves, where the chip runs each as one convolution.
 
-    `graph`: the replaced graph of the model.
     `chip_tensor_by_name`: for tensors that only this graph has, the chip's tensor with the same codes.
     """
 
@@ -32,10 +32,10 @@ class PhasedModel:
 
 
 def split_phases(graph: OnnxGraph, chosen: Graph, integer: Graph) -> PhasedModel:
-    """Replace each ConvTranspose that is one convolution on the chip.
+    """Return the graph with each ConvTranspose replaced that is one convolution on the chip; others stay.
 
-    `chosen`: the chip's operators in float, clamps fused.
-    `integer`: the same, nothing fused after layers.
+    `graph`: the model's in canonical form. `chosen`: the chip's operators in float, clamps fused.
+    `integer`: the same in integers, nothing fused after layers.
     """
     layers = {n.name: n for n in integer.nodes if isinstance(n.op, IntegerConvolution)}
     products = [n for n in chosen.nodes if isinstance(n.op, Convolution) and n.name in layers]
@@ -53,7 +53,7 @@ def split_phases(graph: OnnxGraph, chosen: Graph, integer: Graph) -> PhasedModel
 
 @dataclass
 class _Steps:
-    """The nodes that stand for one ConvTranspose after another, and what they add."""
+    """The nodes that replace one ConvTranspose after another, and the types and constants that they add."""
 
     graph: OnnxGraph
     chosen: Graph
@@ -104,7 +104,7 @@ class _Steps:
 
 @dataclass
 class _Chain:
-    """Nodes one behind the other in the place of `node`; made: as in `_Steps.of`."""
+    """Nodes in a row that replace `node`. `chip_tensor`: as in `_Steps.of`."""
 
     steps: _Steps
     node: OnnxNode
@@ -124,7 +124,7 @@ class _Chain:
         return self.step(name, op, (x, *constants), shape)
 
     def cut(self, what: str, x: str, first: Sequence[int], shape: Shape) -> str:
-        """Rows and columns from `first` on."""
+        """Add a Slice of rows and columns from `first` on, to `shape`."""
         ends = [f + n for f, n in zip(first, shape[2:], strict=True)]
         return self._add_move(what, OnnxOp("Slice"), x, shape, {"starts": first, "ends": ends, "axes": (2, 3)})
 
@@ -132,9 +132,10 @@ class _Chain:
         return self._add_move(what, OnnxOp("Reshape"), x, shape, {"shape": shape})
 
     def interleave(self, x: str, groups: int, rows: Phases, columns: Phases, out: Shape) -> None:
-        """Interleave the phases.
+        """Add the interleaving of the phases, and the cut to the output's size.
 
         `x`: [n, groups (row phase) (column phase) o/g, groups of rows, groups of columns].
+        `out`: the shape of the ConvTranspose's output.
         """
         n, channels, h, w = self.steps.types[x].shape
         r, c = rows.stride, columns.stride
@@ -149,7 +150,7 @@ class _Chain:
             self.cut("cut", x, [rows.cut, columns.cut], out)
 
     def finish(self, name: str) -> list[OnnxNode]:
-        """The last node makes the model's tensor `name`."""
+        """Return the nodes, of which the last makes the model's tensor `name`."""
         last = self.nodes[-1]
         self.steps.chip_tensor_by_name[name] = self.steps.chip_tensor_by_name.pop(last.outputs[0])
         return [*self.nodes[:-1], Node(last.name, last.op, last.inputs, (name,), last.sources)]

@@ -1,4 +1,4 @@
-"""Check the fields of operators that a text gives: each fits the hint of its class, and the limits that its name has.
+"""Check the fields of operators that a dumped text gives: each fits its type hint, and the limits that its name has.
 
 A name means the same in all operators of the toolchain and of ONNX: `strides` are 1 or more wherever they stand. So the
 limits stand here once, by name. Those of other domains and of plug-ins may use a name otherwise; they have no such limits.
@@ -28,7 +28,10 @@ _MOST_SHIFT = 31  # left, of sums of 32 bits
 
 
 def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | None:
-    """Return what is wrong with the fields of a node: operator, field, value and limit. None: nothing."""
+    """Return what is wrong with the fields of a node, as operator, field, value and limit; None: nothing.
+
+    `types`: of the node's tensors; for those without an entry the checks that need it are left out.
+    """
     if isinstance(node.op, OnnxOp):
         if node.op.domain not in _DOMAINS:
             return None
@@ -42,7 +45,7 @@ def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | 
 
 
 def find_hint_fault(kind: type, values: Mapping[str, Any]) -> str | None:
-    """Return which of the values for a class's fields is not of the field's type: field, value and type. None: none."""
+    """Return the first of the values that is not of its field's type, as field, value and type; None: all are."""
     hints = get_type_hints(kind)
     faults = (f"{n} {_show(v)}: must be {_describe(hints[n])}" for n, v in values.items() if not _fits(v, hints[n]))
     return next(faults, None)
@@ -54,7 +57,7 @@ def has_limits(kind: type) -> bool:
 
 
 def _list_parts(value: Any) -> Iterator[Any]:
-    """Give an operator, and the parts with fields that it holds."""
+    """Yield an operator, and the dataclasses that its fields hold."""
     yield value
     for field in fields(value):
         if is_dataclass(part := getattr(value, field.name)):
@@ -62,7 +65,7 @@ def _list_parts(value: Any) -> Iterator[Any]:
 
 
 def _list_faults(part: Any) -> Iterator[str]:
-    """Give the faults of fields by themselves."""
+    """Yield the faults of fields by themselves."""
     kind: type = part.__class__
     hints = get_type_hints(kind)
     for name in [field.name for field in fields(part)]:
@@ -89,7 +92,7 @@ def _list_below(name: str, value: Any, least_by_name: Mapping[str, int]) -> Iter
 
 
 def _list_faults_on(node: Node[Any], types: Mapping[str, TensorType]) -> Iterator[str]:
-    """Give the faults of fields on the node's tensors."""
+    """Yield the faults of fields on the node's tensors."""
     values = {field.name: getattr(node.op, field.name) for field in fields(node.op)}
     read, result = [types.get(n) for n in node.inputs], [types.get(n) for n in node.outputs]
     if not read or not result or read[0] is None or result[0] is None:
@@ -112,7 +115,7 @@ def _list_faults_on(node: Node[Any], types: Mapping[str, TensorType]) -> Iterato
 
 
 def _list_dimension_faults(values: Mapping[str, Any], read: tuple[int, ...], result: tuple[int, ...]) -> Iterator[str]:
-    """Give the faults of fields that name dimensions."""
+    """Yield the faults of fields that name dimensions."""
     rank = len(read)
     for name in _PER_DIMENSION:
         if name in values and len(values[name]) != rank:
@@ -132,7 +135,7 @@ def _list_dimension_faults(values: Mapping[str, Any], read: tuple[int, ...], res
 
 
 def _list_window_faults(window: Any, kernel: tuple[int, ...], read: tuple[int, ...], result: tuple[int, ...]) -> Iterator[str]:
-    """Give the faults of a window over rows and columns of [n, h, w, c]; `pads` are top, left, bottom, right."""
+    """Yield the faults of a window over rows and columns of [n, h, w, c]; `pads` are top, left, bottom, right."""
     if len(read) != 4 or len(result) != 4 or len(kernel) != 2:
         yield f"strides {_show(window.strides)}: its tensors must have 4 dimensions, rows and columns in the middle"
         return
@@ -189,7 +192,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
-    """Return what a hint asks for, in words."""
+    """Return in words what a type hint asks for."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind is Literal:
         return "one of " + ", ".join(map(str, arguments))

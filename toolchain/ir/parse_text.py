@@ -1,4 +1,7 @@
-"""Parse the text of a graph that `toolchain.ir.text` printed, or that somebody edited."""
+"""Parse the text of a graph that `toolchain.ir.text` printed, or that somebody edited (docs/stages.md has the grammar).
+
+Every fault is a CompileError with file and line. Operators are built from their fields, which `field_rules` checks.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,9 @@ class _FieldError(ValueError):
 
 
 class StageGraph(NamedTuple):
-    """A graph from a text, and the stage of the build that it stands behind ("" where the text names none).
+    """A graph from a text. `stage`: the stage of the build behind which it stands, "" where the text names none.
 
-    `places`: file and line of each node, by its name.
+    `places`: file and line of each node, by its name, for messages.
     """
 
     stage: str
@@ -51,7 +54,7 @@ class StageGraph(NamedTuple):
 
     @property
     def is_integer(self) -> bool:
-        """Return whether the graph has been quantized, so that nothing is left to calibrate for it."""
+        """True where the graph has been quantized, so that nothing is left to calibrate for it."""
         return self.stage in ("quantize", "fuse")
 
 
@@ -62,9 +65,10 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Open:
-    """A tuple or dataclass whose end has not come yet.
+    """A tuple or dataclass that is being read.
 
-    `make`: None for a tuple; `shared`: its number as a shared part; `depth`: the most levels of an item that is read.
+    `make`: the class, None for a tuple. `shared`: its number as a part that occurs several times.
+    `items`, `names`: values and fields so far. `depth`: the most levels of an item so far.
     """
 
     make: type | None
@@ -83,6 +87,7 @@ class _Line:
     next: int = 0
 
     def fault(self, message: str) -> CompileError:
+        """Return the error for this line."""
         return CompileError(f"{self.where}: {message}")
 
     def peek(self, offset: int = 0) -> str:
@@ -106,11 +111,13 @@ class _Line:
             raise self.fault(f"{self.peek()} stands behind the end of its statement")
 
     def take_if(self, text: str) -> bool:
+        """Take the next token if it is this text; return whether it was."""
         matches = self.peek() == text
         self.next += matches
         return matches
 
     def take_name(self) -> str:
+        """Take a name, in quotes or not. Raise CompileError where something else stands there."""
         token = self.take()
         if token.kind == "quoted":
             return self.unquote(token)
@@ -143,6 +150,9 @@ class _Line:
         return tuple(names)
 
     def take_type(self) -> TensorType:
+        """Take a tensor's type, as in `int8[1, 8] {scale 0.5, zero point 3}`. Raise CompileError for a type or scale that
+        cannot be.
+        """
         dtype = self.take_name()
         try:
             limits = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else None
@@ -188,6 +198,7 @@ class _Parser:
     states: list[ChipState] = field(default_factory=list[ChipState])
 
     def read_line(self, line: _Line) -> None:
+        """Read one statement: a tensor, a constant, an origin, a state or a node. Raise CompileError."""
         keyword = line.peek() if line.peek(1) not in (":", "=", ",") else ""
         if keyword == "tensor":
             line.take()
@@ -235,7 +246,7 @@ class _Parser:
         self.lines_by_node[name] = line
 
     def check_fields(self) -> None:
-        """Raise CompileError for fields that make no sense on the node's tensors, whose lines may stand behind its own."""
+        """Raise CompileError for fields that do not fit the node's tensors, whose lines may stand behind its own."""
         for node in self.nodes:
             if fault := find_field_fault(node, self.types):
                 raise self.lines_by_node[node.name].fault(fault)
@@ -313,7 +324,10 @@ class _Parser:
         return value
 
     def _construct(self, line: _Line, make: type, values: dict[str, Any]) -> Any:
-        """Return an operator or a part of one. Strings become members of an Enum where its field is one."""
+        """Return an operator, or a part of one, with these field values. Raise CompileError.
+
+        Strings become members of an Enum where the field is one.
+        """
         hints, names = get_type_hints(make), [one.name for one in fields(make)]
         unknown = next((name for name in values if name not in names), None)
         if unknown is not None:
@@ -387,7 +401,7 @@ def _as_hinted(name: str, value: Any, hint: Any) -> Any:
 
 
 def classes_of(root: type) -> dict[str, type]:
-    """Return all dataclasses that derive from `root` and those that their fields may hold, by name."""
+    """Return, by name, all dataclasses that derive from `root` and those that their fields may hold."""
     pending, classes = list[Any]([root]), dict[str, type]()
     while pending:
         kind: Any = pending.pop()
@@ -400,10 +414,9 @@ def classes_of(root: type) -> dict[str, type]:
 
 
 def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mapping[str, np.ndarray]) -> StageGraph:
-    """Return the graph of a text.
+    """Return the graph of a text. It is not verified. Raise CompileError with the line of what cannot be parsed.
 
-    `name`: the file, for messages; `classes`: operators and their parts by name; `arrays`: larger arrays by digest.
-    Raises CompileError with the line of what it does not understand.
+    `name`: the file, for messages. `classes`: operators and their parts by name. `arrays`: larger arrays by digest.
     """
     first_word = text.split(maxsplit=1)[0] if text.strip() else ""
     if first_word in _SCHEDULES:

@@ -1,6 +1,7 @@
 """Print graphs as text that people read and `toolchain.ir.parse_text` reads back: docs/stages.md has the grammar.
 
-A graph is one line for each of its parts. Arrays of more than 8 elements stand beside the text, under a digest of their content.
+A graph is one line for each of its parts. Arrays of more than 8 elements stand beside the text, under a digest of their
+content.
 
 `GraphDump` hands the graph of a stage to whoever dumps it: its text, and the arrays that the text names.
 """
@@ -26,7 +27,10 @@ RESERVED = frozenset({"None", "True", "False", "nan", "inf"})
 
 
 def print_graph(graph: Graph, stage: str = "", arrays: Arrays | None = None) -> str:
-    """Return the text of a graph. `arrays`: where larger arrays are put, by the digest that stands in the text."""
+    """Return the text of a graph.
+
+    `arrays`: gains the larger arrays by the digest that stands in the text; None: they are only named.
+    """
     arrays = {} if arrays is None else arrays
     stage_words = f" stage {stage}" if stage else ""
     lines = [f"graph {print_name(graph.name)}{stage_words} ({_names(graph.inputs)}) -> ({_names(graph.outputs)})"]
@@ -48,12 +52,13 @@ def print_name(name: str) -> str:
 
 
 def print_type(kind: TensorType) -> str:
+    """Return the text of a tensor's type, with its scale and zero point in braces."""
     quant = f" {{scale {float(kind.quant.scale)!r}, zero point {kind.quant.zero_point}}}" if kind.quant else ""
     return f"{kind.dtype}[{', '.join(map(str, kind.shape))}]{quant}"
 
 
 def print_operator(node: Node, arrays: Arrays | None = None) -> str:
-    """Return the text of a node's operator with its parameters."""
+    """Return the text of a node's operator with its parameters. `arrays`: as in `print_graph`."""
     arrays = {} if arrays is None else arrays
     if isinstance(node.op, OnnxOp):
         pairs = sorted(node.op.attributes.items())
@@ -64,7 +69,7 @@ def print_operator(node: Node, arrays: Arrays | None = None) -> str:
 
 
 def digest(value: np.ndarray) -> str:
-    """Return 16 hexadecimal digits that tell the array's type, shape and content."""
+    """Return 16 hexadecimal digits of a hash of the array's type, shape and content."""
     described = f"{value.dtype.str}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
     return hashlib.sha256(described).hexdigest()[:16]
 
@@ -112,7 +117,7 @@ class _Piece(str):
 
 
 def _list_pieces(part: Any) -> Iterator[Any]:
-    """Give the punctuation of a tuple or dataclass, and the values between it."""
+    """Yield the punctuation of a tuple or dataclass, and the values between it."""
     names = _field_names(part)
     yield _Piece(f"{type(part).__name__}<" if names is not None else "(")
     for index, item in enumerate(part if names is None else [getattr(part, name) for name in names]):
@@ -127,7 +132,7 @@ def _field_names(part: Any) -> Sequence[str] | None:
 
 
 def _get_repeated_ids(value: Any) -> set[int]:
-    """The ids of tuples of tuples that are met more than once."""
+    """Return the ids of tuples of tuples that occur more than once in the value."""
     met, repeated = set[int](), set[int]()
     pending = [value]
     while pending:
@@ -155,7 +160,7 @@ def _print_plain(value: Any, arrays: Arrays) -> str:
 
 
 def _print_array(value: np.ndarray, arrays: Arrays) -> str:
-    """Return `<int8[2] 1, 2>`, or of a larger array its least and largest element and its digest."""
+    """Return `<int8[2] 1, 2>`; for a larger array its least and largest element and its digest, which `arrays` gains."""
     head = f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
     if value.size <= INLINE and value.dtype.kind in "biuf":
         return f"<{head} {', '.join(repr(v) for v in value.reshape(-1).tolist())}>"
@@ -167,7 +172,10 @@ def _print_array(value: np.ndarray, arrays: Arrays) -> str:
 
 @dataclass(frozen=True)
 class GraphDump:
-    """A graph at the end of a stage; calling it gives its text. `head`: a line in front of the text."""
+    """A graph at the end of a stage; calling it returns its text.
+
+    `head`: a line in front of the text, "" for none.
+    """
 
     stage: str
     graph: Graph[Any]
@@ -177,12 +185,12 @@ class GraphDump:
         return self.print_text({})
 
     def print_text(self, arrays: Arrays) -> str:
-        """Return the text. Its larger arrays are put into `arrays`."""
+        """Return the text; `arrays` gains its larger arrays by digest."""
         return self.head + print_graph(self.graph, self.stage, arrays)
 
 
 def dump_of(entry: str, dump: Callable[[str, Callable[[], str]], None]) -> Callable[[str, Callable[[], str]], None]:
-    """Return a function that dumps a stage with the name of its entry in front."""
+    """Return a function that calls `dump` with each stage's text, the name of its entry in a line in front."""
     head = f"entry {entry}\n"
 
     def dump_entry(stage: str, text: Callable[[], str]) -> None:

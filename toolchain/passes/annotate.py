@@ -1,4 +1,7 @@
-"""Give the chip's tensors what is known of them without data: ranges, types of codes, and those left in float."""
+"""Annotate the chip's tensors with what is known of them without data: ranges, types of codes, and which are left in float.
+
+The pass runs behind selection.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ from toolchain.passes.select import Selection
 
 
 def annotate_selection(selection: Selection, model: NormalModel, folded: FoldedQdq, composed: Graph, chip: Chip) -> Selection:
-    """Return the selection with the ranges and types that the file states, or that follow from what a tensor is.
+    """Return the selection with the ranges and types that the file states, or that follow from the operators.
 
+    It sets `file_ranges`, `fixed`, `rounded`, `types`, `float_tensors`, `ended`, `shared` and `notes`.
     `composed`: the graph that was selected from, with the model's tensors.
     """
     known_ranges = get_fixed_ranges(model.inner) | _truths(selection.graph, composed)
@@ -53,8 +57,10 @@ def annotate_selection(selection: Selection, model: NormalModel, folded: FoldedQ
 def _list_float_tensors(
     model: NormalModel, folded: FoldedQdq, graph: Graph, file_ranges: Mapping[str, Quant | Range], chip: Chip
 ) -> frozenset[str]:
-    """The chip's tensors that a quantized model rounds nowhere, where the chip has finer codes for them. What is moved from
-    another has that one's codes."""
+    """Return the model's tensors on the chip that a quantized model rounds nowhere, where the chip has finer codes for them.
+
+    What is moved from another tensor has that one's codes, so it is left out.
+    """
     if finest_codes(chip) is chip.code_types[0] or not (folded.file_ranges or folded.dynamic or model.stored):
         return frozenset()
     float_tensors = {origin.tensor for origin in graph.origins.values()} - file_ranges.keys() - folded.dynamic
@@ -65,7 +71,7 @@ def _list_float_tensors(
 
 
 def _of_steps(model: NormalModel, graph: Graph, chip: Chip) -> dict[str, CodeType]:
-    """The finest codes, of what steps ask them for."""
+    """Return the finest codes for tensors between steps that ask for them."""
     if finest_codes(chip) is chip.code_types[0]:
         return {}
     chip_tensors = {origin.tensor for origin in graph.origins.values()}
@@ -73,17 +79,16 @@ def _of_steps(model: NormalModel, graph: Graph, chip: Chip) -> dict[str, CodeTyp
 
 
 def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
-    """Return the ranges of bools, and of whole numbers where what makes them says no other.
+    """Return the range of bools, by the model's tensor, and of integers whose operator states no other.
 
-    `chosen`: with the chip's tensors.
-    `model`: with the model's tensors.
+    `chosen`: with the chip's tensors. `model`: with the model's tensors.
     """
     chip_tensors = {origin.tensor for origin in chosen.origins.values()}
     return {name: TRUTH for name in sorted(chip_tensors) if name in model.types and model.types[name].dtype != "float32"}
 
 
 def _numbers(graph: Graph, chip: Chip) -> dict[str, CodeType]:
-    """The codes of the places of rows, by the model's tensor."""
+    """Return the type of tensors that say where rows go, by the model's tensor."""
     type_by_tensor: dict[str, CodeType] = {}
     for node in graph.nodes:
         if isinstance(node.op, ScatterRows):
@@ -93,6 +98,6 @@ def _numbers(graph: Graph, chip: Chip) -> dict[str, CodeType]:
 
 
 def get_fixed_ranges(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:
-    """Return the ranges that follow from what the tensors are."""
+    """Return the ranges, or qparams, of tensors between steps that follow from the operators, without clipped ones."""
     unclipped = {n: r for n, r in inner.items() if not isinstance(r, ClippedRange)}
     return {n: Range(r.low, r.high) if isinstance(r, FixedRange) else r for n, r in unclipped.items()}

@@ -1,8 +1,8 @@
-"""Check the graph that a build begins at against the one that the passes give there: what an edit may not change.
+"""Check a graph that the user edited (`--start-from`) against the one that the passes give there: what an edit may not
+change.
 
-Each rule stands in `_RULES`. It gives the faults of the graph with the name of the node that has them, "" of none.
-
-The host runs the model's nodes, not those of the text, so the text must say of them what they compute.
+Each rule in `_RULES` yields pairs of the node's name, "" for none, and its fault.
+The host runs the model's nodes, not those of the text, so `find_host_fault` checks that the text does not change them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ Fault = tuple[str, str]
 
 
 def find_host_fault(graph: Graph[Any], model: OnnxGraph) -> str | None:
-    """Return in which node of the host a graph differs from the model that this build has. None: in no node."""
+    """Return why a host node of the graph differs from the model that this build has, as a sentence; None: none does.
+
+    `graph`: integer. `model`: the model's graph, with constant parameters as attributes.
+    """
     producers = model.producers()
     for node in graph.nodes:
         fault = _find_fault(node, graph, model, producers) if isinstance(node.op, OnnxOp) else None
@@ -71,7 +74,7 @@ def _find_fault(node: Node[Any], graph: Graph[Any], model: OnnxGraph, producers:
 
 
 def _find_leaves(output: str, stops: set[str], model: OnnxGraph, producers: dict[str, Node[OnnxOp]]) -> set[str]:
-    """Return the tensors that the model makes an output of, counted from `stops` on where these are met."""
+    """Return the tensors from which the model computes an output: those of `stops` that are met, inputs, and no constants."""
     leaves, met, pending = set[str](), set[str](), [output]
     while pending:
         name = pending.pop()
@@ -87,10 +90,10 @@ def _find_leaves(output: str, stops: set[str], model: OnnxGraph, producers: dict
 
 @dataclass(frozen=True)
 class _Edit:
-    """A graph in the place of the one that the passes give.
+    """A graph that the user edited, beside the one in whose place it stands.
 
-    `graph`, `replaced`: both.
-    `sources`, `tensors`: the model's nodes, and its tensors with their types.
+    `graph`, `replaced`: the edited one and the build's own.
+    `sources`: names of the model's nodes. `tensors`: the model's and the build's tensors with their types.
     """
 
     graph: Graph[Any]
@@ -102,17 +105,17 @@ class _Edit:
 
     @cached_property
     def chip_nodes(self) -> list[Node[Any]]:
-        """The nodes that do not stay with the host, which computes the model's."""
+        """The nodes of the edited graph that the chip runs."""
         return [node for node in self.graph.nodes if not isinstance(node.op, OnnxOp)]
 
     @cached_property
     def changed_nodes(self) -> list[Node[Any]]:
-        """The nodes that the replaced graph has not, or with tensors of other types."""
+        """The nodes that the replaced graph does not have, or has with tensors of other types."""
         before = {node.name: node for node in self.replaced.nodes}
         return [node for node in self.graph.nodes if not self._is_same(node, before.get(node.name))]
 
     def _is_same(self, node: Node[Any], other: Node[Any] | None) -> bool:
-        """Return whether two nodes are one, as a text has them."""
+        """Return whether two nodes have the same text, tensors and types."""
         if other is None or (node.inputs, node.outputs) != (other.inputs, other.outputs):
             return False
         if print_operator(node) != print_operator(other):
@@ -123,7 +126,9 @@ class _Edit:
 def require_start(start: StageGraph, replaced: Graph[Any], chip: Chip, opset: int, model: Graph[Any], names: set[str]) -> None:
     """Raise CompileError where the graph of a stage cannot take the place of the one that the passes give there.
 
-    `model`: the model's graph in normal form; `names`: of the nodes that its file has.
+    It must have the model's inputs and outputs, sound nodes with known sources and origins, and fit the machine.
+    `replaced`: the graph in whose place it comes. `model`: the model's graph in canonical form.
+    `names`: of the nodes that the file has.
     """
     sources = names | {node.name for node in model.nodes} | {s for node in replaced.nodes for s in node.sources}
     tensors = {**dict.fromkeys(o.tensor for o in replaced.origins.values()), **replaced.types, **model.types}
@@ -207,7 +212,7 @@ _RULES = (_check_ports, _check_origins, _check_soundness, _check_sources, _check
 
 
 def _find_type_fault(node: Node[Any], edit: _Edit) -> str | None:
-    """Return why a node does not make its output of its inputs. None: it does, or nothing is known of its operator."""
+    """Return why a node does not make its output from its inputs; None: it does, or the rule of its operator is not known."""
     types = edit.graph.types
     read, result = [types[n] for n in node.inputs if n], types[node.outputs[0]]
     if isinstance(node.op, OnnxOp):

@@ -1,7 +1,8 @@
-"""Keep a state that is a window of the latest rows, such as a cache, in place as a circular buffer: only new rows are written.
+"""Keep a state that is a window of the latest rows, such as a cache, as a circular buffer.
 
-A network that joins new rows to a state and cuts the oldest off moves every row. In a circular buffer no row moves. A run writes
-its new rows at a row that the host names, and once more one period later, so that the window is always contiguous.
+A network that joins new rows to a state and cuts the oldest off moves every row. In a circular buffer no row moves.
+A run writes its new rows where the host says, and once more one period later, so that the window is always contiguous.
+The pass works on the integer graph; the compiler plans with and without it and takes the cheaper program.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from toolchain.ops.tensor_scatter import PutRows, TakeRows, number_types
 
 
 class _Window(NamedTuple):
-    """A state of the last rows of what was joined to it.
+    """A state that holds the latest rows of what is joined to it.
 
-    `axis`: axis of the state's tensor.
+    `axis`: the dimension of rows, of the state's tensor.
     `newer`: the tensor of a run's own rows.
-    `writer`: the node that leaves the state.
-    `cut`: the node that takes off what goes before they are joined, None where that is done behind the join.
+    `writer`: the node that makes the state's new value.
+    `cut`: the node that drops the oldest rows before the join; None where that is done behind the join.
     """
 
     state: ChipState
@@ -57,22 +58,23 @@ def use_circular_states(graph: Graph, chip: Chip) -> Graph:
 
 
 def _non_unit_dims(shape: Sequence[int]) -> list[int]:
-    """The dimensions that have more than one place."""
+    """Return the dimensions that are larger than one."""
     return [d for d, n in enumerate(shape) if n != 1]
 
 
 def _has_equal_long_dims(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Return whether two shapes differ in dimensions of one place alone."""
+    """Return whether two shapes differ in dimensions of one alone."""
     return [one[d] for d in _non_unit_dims(one)] == [other[d] for d in _non_unit_dims(other)]
 
 
 class _Windows:
-    """The states of a graph whose next value is cut out of what newer rows are joined to."""
+    """Finds states of a graph that are windows of the latest rows."""
 
     def __init__(self, graph: Graph):
         self._graph, self._producers = graph, graph.producers()
 
     def of(self, state: ChipState) -> _Window | None:
+        """Return the state as a window; None where it is none, or is a part of a state."""
         writer = self._producers[state.present_tensor]
         if state.part is not None or not isinstance(writer.op, IntegerConcat) or len(writer.inputs) != 1:
             return None
@@ -94,7 +96,7 @@ class _Windows:
         return _Window(state, lasting[long.index(dimension)], newer, writer, None if cuts_after_join else cut)
 
     def _skip_reshapes(self, name: str) -> str:
-        """Return the tensor's name under another shape that differs in dimensions of one place alone."""
+        """Return the tensor of which this one is a Reshape that adds or drops dimensions of one."""
         node = self._producers.get(name)
         while node is not None and isinstance(node.op, Reshape) and self._like_its_input(node):
             name = node.inputs[0]
@@ -111,7 +113,10 @@ def _last_rows(shape: Sequence[int], axis: int, count: int) -> Slice:
 
 
 def _circular_state(window: _Window, graph: Graph, chip: Chip) -> CircularState | None:
-    """Return the circular buffer, None where it gains nothing or has more rows than numbers count."""
+    """Return the circular buffer for a window, its `number` not set yet.
+
+    None where it gains nothing, or has more rows than the machine counts.
+    """
     kind = graph.types[window.state.past]
     places = kind.shape[window.axis]
     rows = places * graph.types[window.newer].elements // kind.elements
@@ -123,10 +128,7 @@ def _circular_state(window: _Window, graph: Graph, chip: Chip) -> CircularState 
 
 
 def _gains(kind: TensorType, axis: int, rows: int, chip: Chip) -> bool:
-    """Return whether a ring writes less than all of the state.
-
-    The run puts so many rows twice and reads a register for it.
-    """
+    """Return whether writing `rows` rows twice and reading a base register costs less than writing the whole state."""
     run_bytes = rows * math.prod(kind.shape[axis + 1 :]) * kind.item_bytes
     put_bytes = 2 * math.prod(kind.shape[:axis]) * round_up(run_bytes, chip.dram.burst_bytes)
     # Nothing is dispatched while a register is read; a state moves beside other work.
@@ -137,9 +139,9 @@ def _gains(kind: TensorType, axis: int, rows: int, chip: Chip) -> bool:
 def _within_registers(
     candidates: Iterable[tuple[_Window, CircularState]], graph: Graph, chip: Chip
 ) -> list[tuple[_Window, CircularState]]:
-    """Return the rings of most bytes that the registers can hold.
+    """Return the circular buffers that save most bytes, as many as there are free base registers.
 
-    A register serves all rows of one size whose number is one.
+    One register serves all buffers of one period, number of new rows and row size.
     """
     free = chip.control.bases - min(1, chip.control.host_bases) - sum(isinstance(n.op, PutRows) for n in graph.nodes)
     by_register: dict[tuple[int, int, int], list[tuple[_Window, CircularState]]] = {}
@@ -158,9 +160,9 @@ def _within_registers(
 def _put_in_circular_buffer(
     graph: Graph, window: _Window, ring: CircularState, numbers: dict[tuple[int, int], str], chip: Chip
 ) -> Graph:
-    """Return the graph with a state's window as a ring.
+    """Return the graph with a state's window as a circular buffer.
 
-    `numbers`: tensors that say where rows are put, by period and rows.
+    `numbers`: by (period, rows), the tensor of the row where new rows go; it gains a new one, which becomes an input.
     """
     state, axis = window.state, window.axis
     kind, type_by_tensor = graph.types[state.past], dict(graph.types)
@@ -202,10 +204,7 @@ def _put_in_circular_buffer(
 
 
 def _drop_unread_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
-    """Return the nodes without those whose outputs nobody reads.
-
-    Such nodes were between the state and what took rows off, or left them.
-    """
+    """Return the nodes without those whose outputs nobody reads."""
     read, read_nodes = set(outputs), list[Node]()
     for node in reversed(nodes):
         if not read.isdisjoint(node.outputs):

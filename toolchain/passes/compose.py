@@ -1,4 +1,7 @@
-"""Chains of pointwise operators over one tensor become one function: SiLU, HardSwish, GELU, affine scalings, powers."""
+"""Compose chains of pointwise operators over one tensor into one function: SiLU, HardSwish, GELU, affine scalings, powers.
+
+The pass takes ONNX operators and makes one `Unary` node of each chain, which later becomes one lookup table or kernel.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow",
 
 @dataclass(frozen=True)
 class Chain:
-    """A tensor as function of another, with the nodes in between."""
+    """A tensor as a function of another.
+
+    `root`: the tensor that the function reads. `nodes`: the nodes between, in graph order, the last one makes the tensor.
+    """
 
     root: str
     function: Function
@@ -27,7 +33,7 @@ class Chain:
 
     @property
     def name(self) -> str | None:
-        """Return the name of the single function that this is, by its node or spelled out; None where there is none."""
+        """The name of the single function that this is, by its node or spelled out; None where there is none."""
         kinds = [node.op.op_type for node in self.nodes]
         if len(kinds) == 1 and kinds[0] in FUNCTION_NAMES:
             return FUNCTION_NAMES[kinds[0]]
@@ -39,10 +45,10 @@ def compose(
     rounded: Collection[str] = (),
     one_for_all: Callable[[Function, str | None], bool] = lambda function, name: True,
 ) -> Graph:
-    """Replace every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node.
+    """Return the graph with every longest chain of pointwise nodes as one `Unary`, where nothing else uses its inner tensors.
 
     `rounded`: tensors that the model itself rounds; no chain goes through them.
-    `one_for_all`: whether the nodes of a chain may become this function, given with its name.
+    `one_for_all`: takes a function and its name; False: a chain may not become it, so a shorter one is tried.
     """
     consumers = {n: readers for n, readers in graph.consumers().items() if n not in rounded}
     unary_by_node: dict[str, Node] = {}
@@ -58,12 +64,12 @@ def compose(
 
 
 def find_chains(graph: OnnxGraph) -> dict[str, Chain]:
-    """Return the longest chain of pointwise nodes that makes each tensor, where one does; nothing else uses its inner tensors."""
+    """Return, by tensor, the longest chain of pointwise nodes that makes it; nothing else uses its inner tensors."""
     return {node.outputs[0]: candidates[0] for node, candidates in _list_chains(graph, graph.consumers())}
 
 
 def _list_chains(graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> Iterator[tuple[OnnxNode, list[Chain]]]:
-    """Yield each node that ends chains, with these, the longest first."""
+    """Yield each node that ends chains, with these chains, the longest first."""
     chains: dict[str, Chain] = {}
     for node in graph.nodes:
         candidates = list(_values(node, graph, chains, consumers))
@@ -73,7 +79,7 @@ def _list_chains(graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> Iter
 
 
 def _values(node: OnnxNode, graph: OnnxGraph, values: dict[str, Chain], consumers: dict[str, list[OnnxNode]]) -> Iterator[Chain]:
-    """The longest chain that ends in the node first."""
+    """Yield the chains that end in the node, the longest first."""
     # A composed graph has other operators.
     if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):  # pyright: ignore[reportUnnecessaryIsInstance]
         return
@@ -111,13 +117,13 @@ def _binary(
 def _choices(
     name: str, node: OnnxNode, graph: OnnxGraph, values: dict[str, Chain], consumers: dict[str, list[OnnxNode]]
 ) -> list[Chain]:
-    """The tensor as function of something further up (if only `node` uses it), and as itself."""
+    """Return the ways to read the operand `name`: as a chain, if only `node` uses it, and as itself."""
     itself = Chain(name, X, ())
     return [values[name], itself] if name in values and graph.read_once(name, consumers) else [itself]
 
 
 def _scalar(name: str, other: str, node: OnnxNode, graph: OnnxGraph) -> float | None:
-    """The number that a constant operand is, where the result has the shape of the other operand."""
+    """Return the number that a constant operand is, where the result has the other operand's shape; else None."""
     value = graph.constants.get(name)
     if value is None or value.size != 1 or graph.types[other].shape != graph.types[node.outputs[0]].shape:
         return None

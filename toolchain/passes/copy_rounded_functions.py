@@ -1,7 +1,8 @@
-"""A function that a quantized model rounds for some of its readers is computed again for these.
+"""Compute a function again for the readers for which a quantized model rounds it, where other readers need more of its range.
 
-On a machine whose tensors have 8 bits alone, the file's codes would end for all readers what they end for some.
+On a machine whose tensors have 8 bits alone, the file's codes would saturate for all readers.
 The copy has the file's codes, and the function itself a range of its own.
+It runs on the model in canonical form, before decomposition.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _READ = np.concatenate((np.linspace(-40, 40, 8001), (-1e6, 1e6)))
 
 
 def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
-    """Return the model with a copy of each function for the quantizer whose codes end before it does, if others read beyond.
+    """Return the model with copies of functions for quantizers whose codes end before the function does, if others read
+    beyond.
 
-    Moves between function and quantizer are copied too. A model without such functions is returned as it is.
+    Moves between function and quantizer are copied too. A model without such functions is returned as it is, and so it is on
+    machines with codes of more than 8 bits.
     A copy has the name of its tensor in the file, whose values it has, so that a parameters file serves every machine.
     """
     quantized = any(node.op.op_type == "QuantizeLinear" for node in model.graph.nodes)
@@ -57,7 +60,7 @@ def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
 
 
 def _copy(path: Sequence[OnnxNode], used_names: Container[str]) -> tuple[list[OnnxNode], dict[str, str]]:
-    """Return the nodes once more, and by tensor that they make the name of its copy."""
+    """Return copies of the nodes, and by tensor that they make the name of its copy."""
     names = {n: fresh_name(f"{n}/rounded", used_names) for node in path for n in node.outputs if n}
     copies = [
         replace(node, inputs=tuple(names.get(n, n) for n in node.inputs), outputs=tuple(names.get(n, n) for n in node.outputs))
@@ -67,7 +70,7 @@ def _copy(path: Sequence[OnnxNode], used_names: Container[str]) -> tuple[list[On
 
 
 class _Finder:
-    """Finds what is to be copied for a quantizer of this graph."""
+    """Finds the functions that a quantizer of this graph needs copied."""
 
     def __init__(self, graph: OnnxGraph) -> None:
         self._graph = graph
@@ -93,7 +96,9 @@ class _Finder:
         return [*chain.nodes, *reversed(moves)] if self._reaches_beyond(chain, within) else []
 
     def _reads_beyond(self, x: str, within: Range) -> bool:
-        """Return whether something reads values outside a range, moved or not: unrounded, or in codes that reach further."""
+        """Return whether a reader, at once or behind moves, needs values outside the range: unrounded, or in codes that reach
+        further.
+        """
         return x in self._graph.outputs or any(self._is_read_beyond_by(n, within) for n in self._consumers.get(x, ()))
 
     def _is_read_beyond_by(self, node: OnnxNode, within: Range) -> bool:
@@ -115,7 +120,7 @@ class _Finder:
         return chain.root in self._graph.inputs or is_read_by_others or self._find_ends(chain.root) is not None
 
     def _find_ends(self, x: str) -> tuple[float, float] | None:
-        """Return the ends of the codes that `x` is moved from; None where the file does not round it."""
+        """Return the real ends of the codes that `x` is moved from; None where the file does not round it."""
         while (node := self._producers.get(x)) is not None and is_move(node):
             x = node.inputs[0]
         file_quant = None if node is None else find_file_quant(node, self._graph)

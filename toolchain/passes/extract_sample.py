@@ -1,4 +1,4 @@
-"""A batch as one sample, repeated: where no node of a region mixes the samples that its tensors hold."""
+"""Reduce a region over a batch to one sample, where no node mixes samples, so that its program can be repeated for each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from toolchain.passes.partition import Segment
 
 @dataclass(frozen=True)
 class SampleGraph:
-    """A graph of one sample of a batch.
+    """A region for one sample of a batch.
 
     `count`: size of the batch.
-    `graph`, `segment`: of one sample.
-    `counted`: the tensors that have each sample's own values.
+    `graph`, `segment`: for one sample; tensors keep their names.
+    `counted`: the tensors that have a part for each sample; all samples share the others.
     """
 
     count: int
@@ -26,9 +26,8 @@ class SampleGraph:
 
 
 def extract_sample(graph: Graph, segment: Segment, chip: Chip) -> SampleGraph | None:
-    """Return the region's graph for one sample.
+    """Return the region for one sample; None where its outputs have no batch in common, or a node mixes samples.
 
-    Return None where the region has no batch, or a node to which the samples are not all the same.
     `graph`: integer.
     """
     shapes = {graph.types[n].shape[:1] for n in segment.outputs}

@@ -1,4 +1,8 @@
-"""Pairs of QuantizeLinear and DequantizeLinear on activations become the scales of the tensors that they round."""
+"""Fold pairs of QuantizeLinear and DequantizeLinear on activations into scales of the tensors that they round.
+
+This is the first pass on the frontend's graph; a model that is not quantized passes unchanged.
+`fuse_selected_clamps` runs behind selection: clamps that keep two given scales apart are not fused.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"
 
 @dataclass(frozen=True)
 class FoldedQdq:
-    """A float graph with the qparams that the file says of its tensors.
+    """A float graph with the qparams that the file states for its tensors.
 
-    `file_ranges`: what the model says of its tensors, a range where the machine cannot keep its scales.
-    `types`: types of the codes of these scales.
-    `rounded`: by tensor, the tensor that the file has of it behind its rounding.
-    `dynamic`: tensors rounded by a range of each run, which is calibrated.
-    `ended`: tensors read only by what rounds them so, or by what moves them to it.
-    What lies beyond the codes of an ended tensor is as good as their ends in the file too.
-    `shared`: tensors that something reads as they are, not rounded so, whose codes are the file's all the same.
+    `file_ranges`: by tensor, its scale and zero point, or a range where the machine cannot keep the file's scale.
+    `types`: types of the codes of these scales, on machines of several types.
+    `rounded`: by tensor, the tensor that the file has behind its rounding.
+    `dynamic`: tensors that are rounded by a range of each run, which is calibrated.
+    `ended`: tensors that only such rounding reads, at once or behind moves.
+    Values of an ended tensor beyond its codes saturate in the file too.
+    `shared`: tensors that other nodes read unrounded, although their codes are the file's.
     """
 
     graph: OnnxGraph
@@ -45,11 +49,12 @@ class FoldedQdq:
 
 
 def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
-    """Fold QuantizeLinear and DequantizeLinear into qparams.
+    """Return the graph without QuantizeLinear and DequantizeLinear on activations, with their qparams beside it.
 
     A tensor gets a Clip if it is rounded twice at different scales, or at one that the machine cannot keep.
     The Clip's output has the other scale, and ends where the codes end.
-    Raise CompileError, with every node, for codes of a width that the machine has not.
+    Codes that anything but a DequantizeLinear of the same scale reads keep their QuantizeLinear.
+    Raise CompileError, with every node, for codes of a width that the machine does not have.
     `graph`: the frontend's.
     """
     pairs = [n for n in graph.nodes if find_file_quant(n, graph) is not None]
@@ -91,7 +96,7 @@ class _Taking:
             self._quantize(node, file_quant)
 
     def _dequantize(self, node: OnnxNode, file_quant: FileQuant) -> None:
-        """Dequantize codes that come into the model: on the host, exactly."""
+        """Keep a DequantizeLinear of codes that come into the model: the host computes it, exactly."""
         if node.outputs[0] in self._read:
             return
         self._nodes.append(node)
@@ -114,7 +119,7 @@ class _Taking:
             self._nodes.append(node)  # the codes themselves, made of what the file makes them of
 
     def _get_rounded_tensor(self, x: str, file_quant: FileQuant, node: OnnxNode, reals: list[str]) -> str:
-        """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
+        """Return the tensor that holds `x` rounded: x itself with a scale that it has or takes, or the output of a new Clip."""
         codes, bounds = find_code_type(file_quant, self._chip.numerics), Range(*file_quant.ends())
         self._changed += codes is None
         otherwise = self._read_otherwise(x, file_quant)
@@ -143,9 +148,8 @@ class _Taking:
         return y
 
     def _end(self, x: str) -> None:
-        """Mark a tensor as ended, and what it is moved from, where nothing else reads that.
-
-        An input is told where its values lie beyond.
+        """Mark a tensor as ended, and what it is moved from, where nothing else reads that. Inputs of the model are not
+        marked.
         """
         if x not in self._graph.inputs:
             self._ended.add(x)
@@ -154,7 +158,7 @@ class _Taking:
             self._end(self._same.get(node.inputs[0], node.inputs[0]))
 
     def _read_otherwise(self, x: str, file_quant: FileQuant) -> bool:
-        """Return whether anything reads the tensor, or one that it is moved from with all elements, that is not rounded so."""
+        """Return whether a node that does not round so reads the tensor, or one that it is moved from with all elements."""
         move: OnnxNode | None = None
         while x not in self._file_ranges:
             readers = [n for n in self._consumers.get(x, ()) if n is not move]
@@ -176,7 +180,7 @@ class _Taking:
         return self._file_ranges[x]
 
     def _takes(self, x: str, quant: Quant, codes: CodeType) -> bool:
-        """Return whether `x` can have this scale, in codes of this type; what it is moved from then has it too."""
+        """Return whether `x` can have this scale in codes of this type; it then gets it, with what it is moved from."""
         if x in self._file_ranges:
             return self._file_ranges[x] == quant and self._types.get(x) is codes
         node = self._producers.get(x)
@@ -213,13 +217,15 @@ class _Taking:
 
 
 def finest_codes(chip: Chip) -> CodeType:
-    """Return the finest codes that arrays take; of equal ones the machine's first."""
+    """Return the type of most bits that arrays take; of equal ones the machine's first."""
     return max((t for t in chip.code_types if t in chip.operand_types), key=lambda t: t.bits)
 
 
 def fuse_selected_clamps(selection: Selection, chip: Chip) -> Graph:
-    """The selected graph with its clamps fused, but those whose input and output have two given scales. A machine that has no
-    table to go from one to the other fuses them as well: what is lost is one rounding."""
+    """Return the selected graph with its clamps fused, except for those whose input and output have two given scales.
+
+    A machine without tables fuses these as well, since nothing could rescale; that loses one rounding.
+    """
 
     def has_two_scales(x: str, y: str) -> bool:
         tensors = (selection.origins[n][0] for n in (x, y))
@@ -236,7 +242,7 @@ def is_move(node: OnnxNode) -> bool:
 
 
 def find_file_quant(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
-    """Return what a QuantizeLinear or DequantizeLinear of one scale says; None where the node is no such."""
+    """Return the qparams of a QuantizeLinear or DequantizeLinear of one constant scale; None for any other node."""
     # A composed graph has other operators.
     if not isinstance(node.op, OnnxOp):  # pyright: ignore[reportUnnecessaryIsInstance]
         return None
@@ -264,7 +270,10 @@ def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
 
 
 def _rename_outputs(nodes: list[OnnxNode], outputs: Mapping[str, str], graph: OnnxGraph) -> tuple[list[OnnxNode], dict[str, str]]:
-    """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
+    """Return the nodes and the new names by which outputs of the model get back the names that folding took.
+
+    An output that is another tensor rounded gives that its name; where it cannot, it becomes a copy.
+    """
     names: dict[str, str] = {}
     copies: list[OnnxNode] = []
     use_counts = Counter(outputs.values())

@@ -1,5 +1,8 @@
-"""Fusion: clamps into their producer before quantization; changes of scale alone, tables and residual sums into what makes
-them after it."""
+"""Fuse operators into the one before them, where one node alone reads its result.
+
+Clamps are fused on the float graph, before quantization. Changes of scale, tables and residual sums are fused on the integer
+graph, where the machine can apply them as the sums leave the array.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ from toolchain.ops.unary import Unary
 
 
 def fuse_clamps(graph: Graph, has_two_scales: Callable[[str, str], bool] = lambda x, y: False) -> Graph:
-    """Turn Relu and Clip behind a convolution, sum, product or average into its clamp.
+    """Return the float graph with each Relu and Clip behind a convolution, sum, product or average as bounds of that
+    operator.
 
-    `has_two_scales`: whether a clamp's input and output stay two tensors, each rounded to a scale of its own.
+    `has_two_scales`: takes a clamp's input and output; True keeps them two tensors, each rounded to a scale of its own.
     """
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
@@ -42,17 +46,17 @@ def fuse_clamps(graph: Graph, has_two_scales: Callable[[str, str], bool] = lambd
 
 
 def _sources(*nodes: Node) -> tuple[str, ...]:
-    """The model's nodes that one stands for into which these are fused."""
+    """Return the model's nodes that these nodes stand for, each once."""
     return tuple(dict.fromkeys(source for node in nodes for source in node.sources))
 
 
 def can_clamp(op: Operator) -> TypeGuard[FloatOp]:
-    """True when bounds can ride on the operator's own output."""
+    """Return whether bounds can be applied on the operator's own output."""
     return isinstance(op, FloatOp) and op.takes_clamp
 
 
 def fuse_scales(graph: Graph) -> Graph:
-    """A multiple that only gives codes another scale is what makes these, where nobody else reads them."""
+    """Return the integer graph without Reshapes to the same shape that only change the scale: their producer makes that scale."""
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
     removed_nodes: set[str] = set()
@@ -75,7 +79,7 @@ def fuse_scales(graph: Graph) -> Graph:
 
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:
-    """A Lookup behind a convolution rides on its way out, where `engines.mac.post` has table."""
+    """Return the integer graph with each Lookup behind a convolution fused into it, where `engines.mac.post` has table."""
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
     removed_nodes: set[str] = set()
@@ -94,7 +98,10 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
 
 
 def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
-    """A sum of a convolution and a tensor of the same shape is made as the convolution leaves the array."""
+    """Return the integer graph with sums of a convolution and a tensor of the same shape fused into the convolution.
+
+    It needs add in `engines.mac.post`, a single group, and an output of four dimensions.
+    """
     producers, consumers = graph.producers(), graph.consumers()
     position = {n.name: i for i, n in enumerate(graph.nodes)}
     fused: dict[str, Node] = {}

@@ -1,6 +1,6 @@
-"""Move what stands behind the moves of a convolution's output in front of them.
+"""Move functions and sums in front of the data movement that follows a convolution, so that they can be fused into it.
 
-Functions and sums can then leave the array with it.
+Both passes run on the float graph while nodes are selected.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from toolchain.ops.unary import Unary
 
 
 def hoist_sums(graph: Graph) -> Graph:
-    """convolution, Reshapes, sum -> convolution, sum, Reshape: where what is added is as large, no constant and made before.
+    """Return the graph with each convolution, Reshapes, sum as convolution, sum, Reshape.
 
-    Only through tensors that nothing else reads.
+    Both operands of the sum have the output's shape and are no constants, and nothing else reads the tensors between.
     """
     producers, consumers = graph.producers(), graph.consumers()
     for node in graph.nodes:
@@ -41,7 +41,7 @@ def hoist_sums(graph: Graph) -> Graph:
 def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
     """Return the graph with the sum in front of the moves.
 
-    `index`: of the operand that is another shape of `product`.
+    `index`: of the operand that is `product` in another shape.
     """
     y, other, kind = node.outputs[0], node.inputs[1 - index], graph.types[product]
     early, view = (fresh_name(f"{y}@{what}", graph.types) for what in ("early", "other"))
@@ -57,10 +57,10 @@ def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
 
 
 def lift_functions(graph: Graph) -> Graph:
-    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output. A multiple
-    steps in front of the moves of any product: there it is another scale of what that makes.
+    """Return the graph with each convolution, moves, function as convolution, function, moves.
 
-    Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
+    A multiplication by a constant moves in front of the moves of any product, where it becomes part of the product's scale.
+    Nothing else reads the tensors between. A Slice among the moves keeps at least half.
     """
     producers, consumers = graph.producers(), graph.consumers()
     for node in graph.nodes:
@@ -77,7 +77,10 @@ def lift_functions(graph: Graph) -> Graph:
 def _moves_behind(
     products: type | UnionType, name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
 ) -> list[Node]:
-    """The moves between the output of one of these operators and this tensor, first to last; none where there is no such one."""
+    """Return the moves between the output of one of these operators and the tensor `name`, first to last.
+
+    The list is empty where there is no such operator or no move between.
+    """
     chain: list[Node] = []
     while graph.read_once(name, consumers):
         before = producers.get(name)

@@ -1,4 +1,4 @@
-"""Find the model's nodes that a person means: by name, by operator, or by a pattern of either."""
+"""Match names that the user gives to nodes of the model: by name, by operator, or by a pattern of either."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from toolchain.errors import CompileError
 
 
 def match_nodes(nodes: Sequence[tuple[str, str]], patterns: Sequence[str], *, option: str = "--host-node") -> tuple[str, ...]:
-    """Return the names of the nodes that the patterns fit.
+    """Return the names of the nodes that the patterns fit, each once, in the order of the patterns.
 
     A name counts before an operator, either before a pattern of * and ?; names may hold these.
     Raise CompileError for a pattern that fits nothing.
     `nodes`: (name, operator) of the model's own.
-    `option`: the option that the patterns came from.
+    `option`: the option that the patterns came from, for messages.
     """
     matching_names: dict[str, None] = {}
     faults: list[str] = []

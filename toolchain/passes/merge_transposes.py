@@ -1,7 +1,8 @@
-"""Chains of Reshape and Transpose become one Transpose at most.
+"""Merge chains of Reshape and Transpose into one Transpose at most.
 
-Channel shuffles, pixel shuffles, heads of detectors and attention are written as Reshape, Transpose, Reshape in the
-model's order. On a channels-last chip they stand between two more Transposes; together they are often one, or none.
+Channel shuffles, pixel shuffles, heads of detectors and attention are written as Reshape, Transpose, Reshape in the model's
+order. On a channels-last chip they stand between two more Transposes; together they are often one, or none.
+The pass runs while nodes are selected. It works on float operators of the chip.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ Shape = tuple[int, ...]
 
 @dataclass
 class FactoredShape:
-    """A tensor as an arrangement of the factors of another: `sizes` of all, their `source` order, `dims` of each dimension."""
+    """A tensor as a rearrangement of another's elements, in terms of factors of the dimensions' sizes.
+
+    `sizes`: by factor, its size. `source`: the factors in the order of the source tensor.
+    `dims`: by dimension of the tensor, its factors. `transpose` and `reshape` change it in place.
+    """
 
     sizes: list[int] = field(default_factory=list[int])
     source: list[int] = field(default_factory=list[int])
@@ -27,6 +32,7 @@ class FactoredShape:
 
     @classmethod
     def of(cls, shape: Shape) -> FactoredShape:
+        """Return the factored form of a tensor of this shape, not rearranged: one factor for each dimension that is not one."""
         factored = cls()
         for size in shape:
             factored.dims.append([factored.new(size)] if size != 1 else [])
@@ -34,6 +40,7 @@ class FactoredShape:
         return factored
 
     def new(self, size: int) -> int:
+        """Add a factor and return its number."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
@@ -41,7 +48,7 @@ class FactoredShape:
         self.dims = [self.dims[p] for p in perm]
 
     def reshape(self, shape: Shape) -> bool:
-        """False where a dimension would begin inside a factor that does not divide."""
+        """Rearrange as a Reshape does. Return False, with the value unusable, where sizes do not divide each other."""
         waiting = [f for dim in self.dims for f in dim]
         dims: list[list[int]] = []
         for size in shape:
@@ -61,14 +68,14 @@ class FactoredShape:
         return True
 
     def _split(self, factor: int, outer: int) -> int:
-        """Cuts a factor to its outer part; the inner part is a new one right behind it."""
+        """Cut a factor to its outer part and return the number of the inner part, which comes right behind it."""
         inner = self.new(self.sizes[factor] // outer)
         self.sizes[factor] = outer
         self.source.insert(self.source.index(factor) + 1, inner)
         return inner
 
     def permutation(self) -> tuple[Shape, Shape]:
-        """The source's shape and the perm of one Transpose that makes the arrangement, with as few dimensions as can be."""
+        """Return the shape in which to see the source and the perm of one Transpose that makes the arrangement, of least rank."""
         position = {factor: i for i, factor in enumerate(self.source)}
         runs: list[list[int]] = []
         for factor in (f for dim in self.dims for f in dim):
@@ -88,7 +95,10 @@ class FactoredShape:
 
 
 def merge_transposes(graph: Graph) -> Graph:
-    """Replace a tensor that is Transposes and Reshapes of another by one Transpose of it, if that is fewer."""
+    """Return the graph with chains of Reshapes and Transposes replaced where that saves a Transpose.
+
+    Tensors that the host alone reads or gives lie channels last where that saves one more.
+    """
     producers = graph.producers()
     uses = {name: len(nodes) + graph.outputs.count(name) for name, nodes in graph.consumers().items()}
     made_types: dict[str, TensorType] = {}
@@ -110,7 +120,10 @@ def merge_transposes(graph: Graph) -> Graph:
 
 
 def _move_transposes_to_host(graph: Graph) -> Graph:
-    """Keep what the host alone reads channels last where that moves nothing: the host turns what it takes anyway."""
+    """Return the graph where what the host alone reads stays channels last if that moves nothing on the chip.
+
+    The host transposes what it takes anyway.
+    """
     producers, consumers = graph.producers(), graph.consumers()
     views: dict[str, Node] = {}
     types: dict[str, TensorType] = {}
@@ -136,7 +149,7 @@ def _move_transposes_to_host(graph: Graph) -> Graph:
 
 
 def _transpose_inputs_on_host(graph: Graph) -> Graph:
-    """Take what the host gives in three dimensions channels last where that spares a Transpose.
+    """Return the graph where the host gives tensors of three dimensions channels last, if that saves a Transpose.
 
     An example is the input of a 1-D window. Tensors of four dimensions are so already (`SelectionContext.read`).
     """
@@ -162,7 +175,7 @@ def _transpose_inputs_on_host(graph: Graph) -> Graph:
 
 
 def _moves_behind(node: Node, consumers: Mapping[str, Sequence[Node]], outputs: Sequence[str]) -> list[Node]:
-    """Reshapes and Transposes one behind the other, each of which only the next one reads."""
+    """Return the Reshapes and Transposes from `node` on, each of which only the next one reads."""
     chain: list[Node] = []
     following: Sequence[Node] = (node,)
     while len(following) == 1 and isinstance(following[0].op, Reshape | Transpose):
@@ -181,7 +194,10 @@ def _shape_after(step: Node, types: Mapping[str, TensorType], new_types: Mapping
 
 
 def _merge_moves(end: Node, graph: Graph, producers: Mapping[str, Node], uses: Mapping[str, int]) -> list[Node] | None:
-    """The nodes in place of `end`: from the source that saves most Transposes, counting only those nothing else reads."""
+    """Return the nodes that replace `end`, or None where no Transpose is saved.
+
+    They begin at the tensor of the chain that saves most Transposes, counting only those that nothing else reads.
+    """
     chain: list[Node] = []
     best: tuple[int, list[Node]] | None = None
     node: Node | None = end
@@ -200,6 +216,7 @@ def _merge_moves(end: Node, graph: Graph, producers: Mapping[str, Node], uses: M
 
 
 def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
+    """Return Reshape, Transpose, Reshape that do what the chain does, or a Reshape alone; None where one Transpose cannot."""
     x, end = chain[0].inputs[0], chain[-1]
     factors = FactoredShape.of(graph.types[x].shape)
     for node in chain:

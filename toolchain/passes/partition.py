@@ -1,4 +1,4 @@
-"""Regions of chip nodes and islands of host nodes, in an order that runs."""
+"""Partition the graph into regions of chip nodes and subgraphs of host nodes, in an order in which they can run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MOVES = (ModelConcat, Pad, Reshape, ResizeNearest, Slice, Transpose)
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes of one kind that run together; inputs come from outside or earlier segments, outputs go on."""
+    """Nodes that run together, on the chip or on the host.
+
+    `inputs`: tensors from outside or earlier segments. `outputs`: tensors that later segments read or the graph gives out.
+    """
 
     on_chip: bool
     nodes: tuple[Node, ...]
@@ -24,8 +27,12 @@ class Segment:
 
 
 def partition_graph(graph: Graph) -> list[Segment]:
-    """Greedy: as many chip nodes as are ready, then as many host nodes, and so on; or host nodes first, where that makes fewer
-    parts. A chip tensor that no chip node makes is read from the model tensor of its origin."""
+    """Return the segments in the order in which they run, chip and host in turn. Each takes all of its nodes that are ready.
+
+    The chip or the host begins, whichever makes fewer segments.
+    A chip tensor that no node makes is read from the model tensor of its origin. A state is read no earlier than the segment
+    that makes its new value. Raise InternalError where a node reads what nothing makes.
+    """
     produced_tensors = {n for node in graph.nodes for n in node.outputs}.union(graph.inputs)
     source = {n: origin.tensor for n, origin in graph.origins.items() if n not in produced_tensors}
     nodes_by_turn = min((_settle_states(graph, source, begin) for begin in (0, 1)), key=len)
@@ -33,7 +40,7 @@ def partition_graph(graph: Graph) -> list[Segment]:
 
 
 def _settle_states(graph: Graph, source: Mapping[str, str], begin: int) -> dict[int, list[Node]]:
-    """Assign turns as `_group_by_turn` does, with each state read where its next value is made."""
+    """Return the nodes by turn, with each state read in the turn in which its new value is made."""
     lasting = {state.present_tensor: state.past for state in graph.states}
     nodes_by_turn = _group_by_turn(graph, source, {}, begin)
     late = {lasting[n]: turn for turn, nodes in nodes_by_turn.items() for node in nodes for n in node.outputs if n in lasting}
@@ -41,9 +48,9 @@ def _settle_states(graph: Graph, source: Mapping[str, str], begin: int) -> dict[
 
 
 def _group_by_turn(graph: Graph, source: Mapping[str, str], late: Mapping[str, int], begin: int) -> dict[int, list[Node]]:
-    """Return what runs by turn, the even turns being the chip's.
+    """Return the nodes by turn; even turns are the chip's.
 
-    `late`: tensors that nothing reads before so many turns.
+    `late`: by tensor, the turn before which nothing reads it.
     `begin`: the first turn.
     """
     done = set(graph.inputs) | set(graph.constants) | {""}
@@ -83,9 +90,9 @@ def _make_segments(graph: Graph, groups: list[tuple[bool, list[Node]]], source: 
 
 
 def moves_for_host(graph: Graph) -> set[str]:
-    """Return the sources of nodes in parts of regions that compute nothing and whose data the host makes or reads.
+    """Return the model's nodes of data movement that the host should do: parts of regions that compute nothing.
 
-    On the chip these data would be quantized for no gain.
+    They read or make data of the host, which on the chip would be quantized for no gain.
     `graph`: as selected.
     """
     host = [n for n in graph.nodes if isinstance(n.op, OnnxOp)]
@@ -102,7 +109,7 @@ def moves_for_host(graph: Graph) -> set[str]:
 
 
 def _parts(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Nodes that hang together by tensors that one makes and another reads."""
+    """Return the nodes in connected parts, by tensors that one makes and another reads."""
     part_of: dict[str, list[Node]] = {}  # tensor -> the part that makes it
     parts: list[list[Node]] = []
     for node in nodes:

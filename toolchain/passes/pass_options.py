@@ -1,4 +1,4 @@
-"""Options of a pipeline: the passes that it leaves out, and whether it verifies every graph."""
+"""Hold the user's options of the pass pipeline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from toolchain.ir.parse_text import StageGraph
 
 @dataclass(frozen=True)
 class PassOptions:
-    """Options of a pipeline.
+    """The user's options of the pass pipeline.
 
     `skip`: names of optional passes that are left out.
     `verify`: whether every graph is verified behind its pass.
-    `start`: the graph of a stage that takes the place of the one that the passes up to there give.
+    `start`: the graph of a stage, edited by the user, that replaces the one that the passes give there; None: none does.
     """
 
     skip: frozenset[str] = frozenset()

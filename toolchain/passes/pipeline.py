@@ -1,10 +1,13 @@
-"""The passes from a model in canonical form to the integer graph that is planned, in the order in which they run.
+"""List the passes from a model in canonical form to the integer graph that is planned, in the order in which they run.
 
-A pass is a value: its name, the form of graph that it needs and gives, and a function. To add one, write the function in a file
-of its own and put a `Pass` here. It then shows in `npu-build --list-passes`, in dumps and in verification.
+A pass is a value: its name, the form of graph that it needs and gives, and a function. To add one, write the function in a
+file of its own and put a `Pass` here. It then shows in `npu-build --list-passes`, in dumps and in verification.
 
 A graph has one of four forms. In form onnx its nodes are ONNX operators. In form composed, chains of pointwise ones are one
 function each. In form chip they are operators of the chip in float, in form integer operators of the chip in integers.
+
+`select_graph` runs the passes up to the operators of the chip in float. Between it and `quantize_selection`, which runs the
+rest, the caller calibrates.
 """
 
 from __future__ import annotations
@@ -40,15 +43,17 @@ Dump = Callable[[str, Callable[[], str]], None]  # a stage or pass, and what mak
 
 
 def ignore_dump(*_: Any) -> None:
-    """Leave out every text."""
+    """Do nothing: the `Dump` of a caller that wants no texts."""
 
 
 @dataclass(frozen=True)
 class PassContext:
     """The inputs that every pass may read and none changes.
 
-    `host_nodes`: names of the model's nodes that stay on the host because somebody asked.
-    `quantization`: the ranges and choices of calibration; passes on float graphs have none.
+    `host_nodes`: names of the model's nodes that stay on the host because the user requested it.
+    `quantization`: the ranges and choices of calibration; None for passes on float graphs.
+    `options`: passes to skip, verification, and a graph to start from.
+    `dump`: gets the stage or pass and a function that makes its text, behind each pass.
     """
 
     chip: Chip
@@ -62,6 +67,8 @@ class PassContext:
 class Lowering:
     """A network between two passes: its graph, and what the passes so far learned beside it.
 
+    The fields with default None are set by passes: `folded` by fold-qdq, `composed` by compose, `selection` by select-nodes,
+    `unfused` by quantize.
     `folded`: what a quantized model states of its tensors.
     `composed`: the graph that was selected from, with the model's tensors.
     `unfused`: the integer graph before anything was fused in it; its bits are the same.
@@ -80,7 +87,7 @@ T = TypeVar("T")
 
 
 def require(value: T | None, name: str) -> T:
-    """Return what an earlier pass gave. Raise InternalError where none did."""
+    """Return the value, which an earlier pass has set. Raise InternalError, with `name`, where it is None."""
     if value is None:
         raise InternalError(f"no pass has given {name} yet")
     return value
@@ -91,8 +98,10 @@ class Pass:
     """One step of the pipeline.
 
     `needs`, `gives`: the form of the graph before and behind it.
+    `run`: returns the network behind the pass; it need not set the form.
+    `summary`: the sentence of `--list-passes`.
     `optional`: whether `--skip-pass` may leave it out; programs are right without it, and slower.
-    `stage`: the stage of `--dump-after` that ends with this pass.
+    `stage`: the stage of `--dump-after` that ends with this pass; "" for none.
     """
 
     name: str
@@ -110,11 +119,11 @@ class Pass:
 
 
 def run_passes(passes: Sequence[Pass], lowering: Lowering, context: PassContext) -> Lowering:
-    """Run the passes in order, without those that the options skip. Return the network behind the last one.
+    """Run the passes in order, without those that the options skip, and return the network behind the last one.
 
-    After each pass the graph is verified, where the options say so, and dumped. Behind the stage of `options.start` the user's
-    graph takes the place of the graph. Raise InternalError where a graph has the wrong form or is broken, and CompileError where
-    the user's graph does not fit.
+    After each pass the graph is verified, where the options say so, and dumped, also behind a skipped one. Behind the stage
+    of `options.start` the user's graph takes the place of the graph.
+    Raise InternalError where a graph has the wrong form or is broken, and CompileError where the user's graph does not fit.
     """
     for one in passes:
         if lowering.form != one.needs:
@@ -131,7 +140,10 @@ def run_passes(passes: Sequence[Pass], lowering: Lowering, context: PassContext)
 
 
 def begin_at(lowering: Lowering, start: StageGraph, chip: Chip) -> Lowering:
-    """Return the network with the graph of a stage in place of its own. Raise CompileError where it cannot take that place."""
+    """Return the network with the graph of a stage, which the user edited, in place of its own.
+
+    Raise CompileError where it cannot take that place.
+    """
     graph, model = start.graph, lowering.model
     require_start(start, lowering.graph, chip, model.opset, model.graph, {name for name, _ in model.nodes})
     selection = lowering.selection
@@ -335,7 +347,7 @@ PIPELINE = (*SELECTION_PASSES[:3], *TIDYING_PASSES, *SELECTION_PASSES[3:], *INTE
 
 
 def require_optional(names: Collection[str]) -> frozenset[str]:
-    """Return the names of passes to skip. Raise CompileError for one that is none, or that programs need."""
+    """Return the names of passes to skip. Raise CompileError for one that is no pass, or that programs need."""
     optional = [one.name for one in PIPELINE if one.optional]
     for name in names:
         if name not in optional:
@@ -354,8 +366,8 @@ def select_graph(
 ) -> Selection:
     """Run SELECTION_PASSES on the model and return the selection: operators of the chip in float, and what stays on the host.
 
-    Its tensors have the scales that the file states and those that follow from what a tensor is.
-    `host_nodes`: names of nodes that stay on the host because somebody asked.
+    `host_nodes`: names of nodes that stay on the host because the user requested it.
+    Raise CompileError where a quantized model or a requested state does not fit the machine.
     """
     lowering = Lowering(model, to_graph(model), "onnx")
     return _selection_of(run_passes(SELECTION_PASSES, lowering, PassContext(chip, host_nodes, options=options, dump=dump)))
@@ -364,10 +376,13 @@ def select_graph(
 def quantize_selection(
     model: NormalModel, selection: Selection, chip: Chip, quantization: Quantization, fuse: bool, dump: Dump = ignore_dump
 ) -> Lowering:
-    """Run INTEGER_PASSES and return the network; its `unfused` is the integer graph before fusion. STATE_PASSES do not run here.
+    """Run INTEGER_PASSES and return the network; its `unfused` is the integer graph before fusion. STATE_PASSES do not run
+    here.
 
+    `selection`: of `select_graph`, whose pass options hold here too.
     `fuse`: False where the level of optimization has no fusion.
-    Raise InternalError for a broken graph, and CompileError where a graph given by `--start-from` does not fit the host's nodes.
+    Raise CompileError where scales do not fit the machine, or a graph given by `--start-from` does not fit the host's nodes.
+    Raise InternalError for a broken graph.
     """
     options = selection.pass_options
     if not fuse:

@@ -1,7 +1,7 @@
 """Find the nodes next to the network's inputs and outputs that a host can compute while it converts codes.
 
-Such nodes are elementwise with constants, or move data.
-Layers that a chip fuses into a product stay with it.
+Such nodes are elementwise with constants, or move data. Layers that a chip fuses into a product stay with it.
+This only finds candidates; a later stage decides by accuracy which of them go to the host.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ARITHMETIC = _AFFINE | _FUNCTIONS | _CLAMPS
 
 @dataclass(frozen=True)
 class PortChain:
-    """Nodes between a port and the tensors at which the chip begins or ends.
+    """The nodes between a port and the tensors at which the chip begins or ends.
 
-    `port`: an input or an output of the network.
+    `port`: an input or an output of the network, as `is_input` says.
     `boundary`: float tensors that host and chip hand to each other if the host computes `nodes`.
     """
 
@@ -34,18 +34,18 @@ class PortChain:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the tensors from which the nodes compute."""
+        """The tensors from which the nodes compute."""
         return (self.port,) if self.is_input else self.boundary
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Return the tensors that the nodes hand on."""
+        """The tensors that the nodes make for others."""
         return self.boundary if self.is_input else (self.port,)
 
     def list_sources(self, graph: OnnxGraph) -> tuple[str, ...] | None:
-        """Return the model's nodes that select these nodes and no others, or None if there are no such names.
+        """Return the model's nodes that name these nodes and no others, for `--host-node`; None if there are no such names.
 
-        Data movement that shares its name with a node outside follows what is beside it.
+        Data movement that shares its name with a node outside needs no name: it follows what is beside it.
         """
         inside = {n.name for n in self.nodes}
         others = {s for n in graph.nodes if n.name not in inside for s in n.sources or (n.name,)}
@@ -58,22 +58,22 @@ class PortChain:
         return tuple(names) or None
 
     def is_affine(self, graph: OnnxGraph) -> bool:
-        """Return whether the nodes multiply and add constants, as the conversion to codes does anyhow."""
+        """Return whether the nodes only move, multiply by constants and add them, as the conversion to codes does anyhow."""
         return all(n.op.op_type in _AFFINE | _MOVES | {"Conv"} for n in self.nodes if _is_arithmetic(n, graph))
 
     def count_crossing(self, graph: OnnxGraph) -> float:
-        """Return the elements that host and chip hand to each other for each element of the port."""
+        """Return the elements that host and chip hand to each other, divided by the elements of the port."""
         return sum(graph.types[n].elements for n in self.boundary) / max(graph.types[self.port].elements, 1)
 
     def count_operations(self, graph: OnnxGraph) -> float:
-        """Return the host's operations for each element of the port."""
+        """Return the elements that the host computes, divided by the elements of the port."""
         operations = sum(graph.types[o].elements for n in self.nodes if _is_arithmetic(n, graph) for o in n.outputs if o)
         return operations / max(graph.types[self.port].elements, 1)
 
 
 @dataclass(frozen=True)
 class CodedProduct:
-    """A product whose result the chip hands to the host.
+    """A Conv or Gemm by constant weights whose result the chip hands to the host.
 
     `tensor`: what is handed on: the product's result, or that of `clamp`, a Relu behind it.
     `port`: the network's output behind it.
@@ -194,9 +194,9 @@ def _end_chain(graph: OnnxGraph, port: str, nodes: Sequence[Node[OnnxOp]]) -> Po
 
 
 def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: Collection[str]) -> list[CodedProduct]:
-    """Return the products whose results the chip hands to the host.
+    """Return the products whose results the chip hands to the host, at once or behind moves.
 
-    `chains`: what the host computes already.
+    `chains`: those whose nodes the host computes.
     `pinned`: ports that keep one affine scale.
     """
     producers, consumers = graph.producers(), graph.consumers()
@@ -220,7 +220,10 @@ def find_coded_products(graph: OnnxGraph, chains: Sequence[PortChain], pinned: C
 
 
 def _end_product(graph: OnnxGraph, tensor: str, port: str) -> CodedProduct | None:
-    """Return the product that makes a tensor, alone or with a Relu, or None."""
+    """Return the product that makes a tensor, alone or with a Relu, or None.
+
+    It has constant weights and takes a bias, and the Relu is its only reader.
+    """
     producers, consumers = graph.producers(), graph.consumers()
     node = producers[tensor]
     clamp = node if node.op.op_type == "Relu" else None

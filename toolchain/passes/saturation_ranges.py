@@ -1,5 +1,7 @@
-"""Narrow a tensor's codes to where its readers stop telling: beyond, a function gives the code that it gives
-there.
+"""Narrow the codes of a tensor to the values that its readers tell apart.
+
+Beyond such a range a function gives the code that it gives at the range's end, so finer codes inside lose nothing.
+`quantize` narrows ranges by it; `find_saturation_ranges` tells reports which errors do not matter.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ _ROUNDS = 8  # functions in a row through which ends are followed; two without m
 
 @dataclass(frozen=True)
 class SaturationRange:
-    """Values of a tensor down from `low` to `least`, and up from `high` to `most`, are as good as `low` and `high`."""
+    """The values of a tensor beyond which its readers saturate.
+
+    Values down from `low` to `least`, and up from `high` to `most`, are as good as `low` and `high`; infinite ends have no
+    limit.
+    """
 
     low: float
     high: float
@@ -39,9 +45,7 @@ class SaturationRange:
     most: float
 
     def clip_to_effective(self, x: Array) -> Array:
-        """Return values of the same type without what says nothing; what lies still further stays as far from the codes'
-        end as it was.
-        """
+        """Return the values clipped to low and high. What lies beyond `least` or `most` keeps its distance from there."""
         inside = np.clip(x, self.low, self.high, dtype=x.dtype)
         below = np.minimum(x - self.least, 0, dtype=x.dtype) if self.low > self.least > -math.inf else 0
         above = np.maximum(x - self.most, 0, dtype=x.dtype) if self.high < self.most < math.inf else 0
@@ -49,9 +53,9 @@ class SaturationRange:
 
 
 def get_calibrated_ranges(graph: Graph, ranges: Mapping[str, Range | Quant]) -> dict[str, Range]:
-    """Return the ranges of the chip's tensors whose scale is not given.
+    """Return the calibrated ranges by chip tensor, without tensors whose scale is given.
 
-    `ranges`: of the model's tensors.
+    `ranges`: by the model's tensor.
     """
     return {n: r for n, (model_tensor, _) in graph.origins.items() if isinstance(r := ranges.get(model_tensor), Range)}
 
@@ -59,12 +63,13 @@ def get_calibrated_ranges(graph: Graph, ranges: Mapping[str, Range | Quant]) -> 
 def find_effective_ranges(
     graph: Graph, calibrated_ranges: Mapping[str, Range], quants: Mapping[str, Quant], types: Mapping[str, CodeType]
 ) -> dict[str, Range]:
-    """Return the effective range of each tensor of which only a part tells its readers anything.
+    """Return the effective range of each tensor of 8 bits or fewer whose readers do not tell its whole calibrated range
+    apart.
 
-    What the host reads, what is given out, and a Concat tell all; a Concat's operands are judged each by itself.
+    What the host reads, what is given out, and a Concat need it all; a Concat's operands are judged each by itself.
     `graph`: of float operators.
-    `calibrated_ranges`: calibrated ranges of its tensors.
-    `quants`, `types`: of their codes.
+    `calibrated_ranges`: by chip tensor.
+    `quants`, `types`: by chip tensor, of their codes.
     """
     consumers = graph.consumers()
     fully_read = {*graph.outputs, *(n for state in graph.states for n in (state.past, state.present_tensor))}
@@ -98,10 +103,10 @@ def narrow_ranges(
     types: Mapping[str, CodeType],
     quants_of: Callable[[Mapping[str, Range]], Mapping[str, Quant]],
 ) -> dict[str, Range]:
-    """Return the narrower ranges to take in place of calibrated ones, where codes are finer for it.
+    """Return, by chip tensor, the narrower range to take in place of the calibrated one, where its codes become finer by it.
 
-    A range goes a code further than what tells, so that values which end between two codes lose none.
-    `quants_of`: scales and zero points with some ranges in the place of the calibrated ones.
+    A range goes one code beyond the effective one, so that values which end between two codes lose none.
+    `quants_of`: returns all scales and zero points, with the given ranges in place of the calibrated ones.
     """
     narrowed_ranges: dict[str, Range] = {}
     plain = quants_of(narrowed_ranges)
@@ -122,10 +127,10 @@ def narrow_ranges(
 
 
 def find_saturation_ranges(graph: Graph, integer: Graph, ranges: Mapping[str, Range | Quant]) -> dict[str, SaturationRange]:
-    """Return the saturation ranges of the tensors that have one.
+    """Return the saturation range of each tensor that has one.
 
     `graph`: of float operators.
-    `integer`: what was made of `graph` with these ranges of the model's tensors.
+    `integer`: what was made of `graph` with `ranges`, which are by the model's tensor.
     """
     calibrated_ranges = get_calibrated_ranges(graph, ranges)
     quants = {name: kind.quant for name, kind in integer.types.items() if kind.quant is not None}
@@ -149,9 +154,7 @@ def find_saturation_ranges(graph: Graph, integer: Graph, ranges: Mapping[str, Ra
 
 
 def _loses_nothing(node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType]) -> bool:
-    """Return whether a function makes whole codes of codes, as a change of sign does: with other scales both were
-    rounded anew.
-    """
+    """Return whether a function maps each code exactly to a code, as a change of sign does, so that other scales would round."""
     if not isinstance(node.op, Unary) or types[node.inputs[0]].is_wide:
         return False
     x, y = quants[node.inputs[0]], quants[node.outputs[0]]

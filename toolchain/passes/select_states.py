@@ -1,4 +1,9 @@
-"""States that the chip keeps from run to run: what each leaves at its end lies as what the next one reads."""
+"""Keep states in the chip's memory: tensors whose value at the end of a run is what the next run reads.
+
+`select_states` runs behind selection on the float graph. `find_states_to_copy` and `insert_state_copies` work on the integer
+graph.
+With them the compiler copies a new value that may not be made in the place of the old one.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +27,13 @@ _ORDERS = {"nhwc": channels_last, "plain": channels_second}  # from the other of
 def select_states(
     graph: Graph, pairs: Sequence[StatePair], requested_pairs: Collection[StatePair], chip: Chip, hosted: Collection[str] = ()
 ) -> tuple[Graph, list[str]]:
-    """Keep states that one region reads and makes in the chip's memory.
+    """Return the graph with the states that one region reads and makes, and a note on each pair.
 
-    For such a pair the graph gives out a tensor that lies as its input, made of the output by a Stack of one
-    part.
-    The Stack is nothing but a change of scale where the two have one.
-    The notes tell of each pair, also of those that stay with the host.
-    Raise CompileError, with every reason, for pairs in `requested_pairs` that stay with the host.
+    For such a pair the graph's output becomes a tensor of the input's layout and scale, made by a Concat of one part.
+    A pair that the host reads or makes, or that two regions share, stays an input and an output; its note says why.
+    Raise CompileError, with every reason, for pairs in `requested_pairs` that stay so.
     `graph`: as selected.
-    `hosted`: nodes that are on the host because somebody asked.
+    `hosted`: nodes that are on the host because the user requested it; messages name them as the cause.
     """
     faults, notes, causes = list[str](), list[str](), dict[str, None]()
     resident_ends: list[_Ends] = []
@@ -55,7 +58,7 @@ def select_states(
 
 
 def suggest_states(pairs: Sequence[StatePair]) -> list[str]:
-    """A sentence for each pair that may be a state and that nobody said to be one."""
+    """Return a sentence for each pair that looks like a state and that the user neither requested nor declined."""
     return [
         f"input {past!r} and output {present!r} have a shape of their own, and may be a state: --state {past}={present} keeps it "
         f"in the chip's memory from run to run; --state none says that it is none"
@@ -65,10 +68,11 @@ def suggest_states(pairs: Sequence[StatePair]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Ends:
-    """A description of how a state is read and made.
+    """The ends of a state: what reads it and what makes it.
 
-    `readers`: tensors of the chip that are the input, by layout.
-    `rows`: what makes the output by writing into the input, which nothing else reads.
+    `readers`: by layout, the chip's tensor that holds the input.
+    `rows`: the node that makes the output by writing rows into the input, where nothing else reads that; else None.
+    `parts`: where the state is read and made in parts, these; else ().
     """
 
     pair: StatePair
@@ -78,11 +82,12 @@ class _Ends:
 
 
 class _Part(NamedTuple):
-    """A part of a state that is cut along its first dimension where it is read, and joined so where it is made.
+    """A part of a state that is cut along its first dimension where it is read, and joined along it where it is made.
 
     Each part may have a scale of its own.
     `cut`: the node that cuts the part off.
-    `source_tensor`: the tensor that is joined.
+    `source_tensor`: the part's new value, which is joined to the others.
+    `place`: the part's rows.
     """
 
     cut: Node
@@ -92,7 +97,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why the chip cannot keep a state, and the nodes of the host that are in its way."""
+    """The reason why the chip cannot keep a state. `hosts`: the nodes of the host that are in its way."""
 
     reason: str
     hosts: Sequence[str] = ()
@@ -185,10 +190,7 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
 
 
 def _with_parts(graph: Graph, ends: _Ends) -> Graph:
-    """Return the graph where each part is a state of the chip of its own.
-
-    Neither the whole nor what it is joined to is there any more.
-    """
+    """Return the graph where each part is a state of its own; the whole state and the Concat of its parts are gone."""
     past, present = ends.pair
     types, origins, cuts = dict(graph.types), dict(graph.origins), {part.cut.name for part in ends.parts}
     nodes = [n for n in graph.nodes if n.name not in cuts and present not in n.outputs]
@@ -214,21 +216,20 @@ def _with_parts(graph: Graph, ends: _Ends) -> Graph:
     return replace(graph, inputs=inputs, outputs=outputs, states=tuple(states)).with_nodes(nodes, types, None, origins)
 
 
-def drop_states(graph: Graph, tensors: Collection[str]) -> list[str]:
-    """Return what is left of the states whose next value is one of `tensors`, which own their storage.
+def find_states_to_copy(graph: Graph, tensors: Collection[str]) -> list[str]:
+    """Return the new values of states that are made from a tensor with storage of its own, so that a copy has to move them.
 
-    `graph`: in integers.
+    `graph`: integer. `tensors`: names of tensors with storage of their own.
     """
     present_tensors = {state.present_tensor for state in graph.states}
     return [n.outputs[0] for n in graph.nodes if n.outputs[0] in present_tensors and n.inputs[0] in tensors]
 
 
 def insert_state_copies(graph: Graph, names: Collection[str]) -> Graph:
-    """Copy states whose next value may not lie in the place of the last before all of it is read.
+    """Return the graph where the states `names` get their new value by a copy that stands last.
 
-    They are copied there at the end.
-    Where that is asked for again, what is copied is a state as it was: it is kept before any is written.
-    `graph`: in integers.
+    A state so copied already has its source copied too, before any state is written.
+    `graph`: integer. `names`: new values of states, as `find_states_to_copy` returns.
     """
     other_nodes, copies, early_copies = list[Node](), list[Node](), list[Node]()
     types, origins, producers = dict(graph.types), dict(graph.origins), graph.producers()

@@ -1,4 +1,4 @@
-"""Read the graph of a stage from the files that `npu-build --dump-after` wrote."""
+"""Read the graph of a stage from the files that `npu-build --dump-after` wrote, for `--start-from`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ STARTS = ("compose", "select", "clamps", "quantize", "fuse")  # stages that a bu
 def read_stage(path: Path) -> StageGraph:
     """Return the graph of a stage. The arrays that its text names are read from `constants.npz` in the same folder.
 
-    Raises OSError, and CompileError where the text is not understood or no build can begin behind its stage.
+    Raise OSError, and CompileError where the text is not understood or no build can begin behind its stage.
+    Nodes of integer operators are run on zeros once, to see that their fields fit their tensors.
     """
     try:
         text = read_limited(path, LISTING_BYTES).decode()
@@ -44,7 +45,7 @@ def read_stage(path: Path) -> StageGraph:
 
 
 def _find_fault(node: Node[Any], graph: Graph[Any]) -> str | None:
-    """Return why a node is no operator that can be computed of its inputs. None: it is one."""
+    """Return why a node's operator cannot be computed from its inputs; None: it can."""
     op, name = node.op, type(node.op).__name__
     if isinstance(op, OnnxOp):
         is_operator = op.domain != "" or is_onnx_operator(op.op_type)
@@ -80,7 +81,7 @@ def list_stage_files(path: Path) -> list[Path]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file that dumps share, by their digests; none where there is no such file."""
+    """Return the arrays of an .npz file by their digests; none where there is no such file."""
     if not path.exists():
         return {}
     return {name: stored.read() for name, stored in read_array_headers(path, lone=False).items()}
@@ -88,10 +89,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 @contextmanager
 def blame_start(start: StageGraph | None) -> Generator[None]:
-    """Turn faults inside that may come of the edited graph into a CompileError that names it.
+    """Turn unexpected faults inside into a CompileError that blames the edited graph.
 
-    What a user reads as a sentence about other files, data or options passes unchanged, and so does missing memory. Without a
-    start all faults pass.
+    CompileError, ConfigError, OSError and lack of memory pass unchanged. Without a start all faults pass.
     """
     try:
         yield

@@ -1,4 +1,7 @@
-"""States that newer values are joined to, and that are cut out of the whole: all of one scale, so that nothing changes it."""
+"""Give a state and the newer values that are joined to it one scale, where the new state is cut out of the whole.
+
+Then no run rescales the values that stay. `passes.assign` calls it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from toolchain.ops.kit.operator import get_inserted_values, same_scale
 
 
 class StateWindow(NamedTuple):
-    """A window of a state, as the last samples are that a layer reads again.
+    """A state that is a window of the latest values, as the last samples that a layer reads again.
 
-    `past`, `present_tensor`: what a run reads of the state, and what it leaves.
-    `concat_tensor`: the tensor that `present_tensor` is cut out of; a Concat makes it of the state and of what is
-    newer.
+    `past`, `present_tensor`: the state that a run reads, and its new value.
+    `concat_tensor`: the tensor that `present_tensor` is cut out of; a Concat makes it of the state and of what is newer.
+    `newer`: the other operands of that Concat.
     """
 
     past: str
@@ -29,11 +32,12 @@ class StateWindow(NamedTuple):
 
 
 def only_moves(op: Operator) -> bool:
-    """Return whether an operator's output has the codes of its input and no others."""
+    """Return whether an operator's output has its input's codes and inserts no others."""
     return same_scale(op) and not get_inserted_values(op)
 
 
 def find_state_windows(graph: Graph) -> Iterator[StateWindow]:
+    """Yield the states of the graph that are such windows."""
     producers = {n.outputs[0]: n for n in graph.nodes if not isinstance(n.op, OnnxOp)}
 
     def source(name: str) -> str:
@@ -59,11 +63,11 @@ def share_window_scales(
     widened: Mapping[str, Range],
     separate_quants: Mapping[str, Quant],
 ) -> dict[str, Quant]:
-    """Return the scale of the tensors of each window of which no scale is given.
+    """Return the shared scale by tensor, for each window whose tensors have no given scale.
 
-    The scale is that of what is newer, where it holds all that was seen of the joined tensor.
-    Then the newer tensor need not be changed either. Otherwise the scale is the joined tensor's.
-    `types`, `ranges`, `widened`: as of `assign_qparams`.
+    The scale is that of a newer tensor, where it holds all that was seen of the joined tensor.
+    Then the newer tensor need not be rescaled either. Otherwise the scale is the joined tensor's.
+    `types`, `ranges`, `widened`: as in `assign_qparams`.
     `separate_quants`: the scale that each tensor has by itself.
     """
     quant_by_tensor: dict[str, Quant] = {}

@@ -1,4 +1,8 @@
-"""Resolve which tensors shall have other codes than those of the machine's first type: --type NAME=TYPE."""
+"""Resolve the user's `--type NAME=TYPE`: which tensors and weights have other codes than those of the machine's first type.
+
+`decompose_for_types` runs before selection, since steps differ by the bits of their codes; `resolve_type_overrides` runs
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,9 @@ from toolchain.passes.match_nodes import match_nodes
 
 @dataclass(frozen=True)
 class TypeOverrides:
-    """An assignment of types.
+    """The types that the user sets.
 
-    `tensors`: activations, tensors of the model.
-    `weights`: by layer of the selected graph.
+    `tensors`: by activation, a tensor of the model. `weights`: by layer of the selected graph.
     """
 
     tensors: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
@@ -38,7 +41,7 @@ PRODUCTS = frozenset((*_CONVOLUTIONS, "Gemm", "MatMul", "MatMulInteger", "MatMul
 
 @dataclass(frozen=True)
 class WeightedLayer:
-    """A layer with weights: the model's nodes that it is, and the constants that they read."""
+    """A layer with weights. `nodes`: the model's nodes that it stands for. `constants`: names of its weights."""
 
     nodes: frozenset[str]
     constants: frozenset[str]
@@ -47,7 +50,7 @@ class WeightedLayer:
 def list_weighted_layers(model: NormalModel, layers: Iterable[Node]) -> dict[str, WeightedLayer]:
     """Return these layers of the selected graph by name.
 
-    Weights have the name of the file; where they were made of constants of the file, they have that of the normal
+    Weights have their names in the file; where they were made from constants of the file, they have that of the canonical
     form.
     """
     kinds, constants_by_source = dict(model.nodes), dict[str, set[str]]()
@@ -75,18 +78,15 @@ def resolve_type_overrides(
     layers: Mapping[str, WeightedLayer],
     rounded: Mapping[str, str],
 ) -> TypeOverrides:
-    """Return the types that the overrides ask for.
+    """Return the types that the overrides set. An override is NAME=TYPE, and later ones count.
 
-    An override is NAME=TYPE, and later ones count.
-    NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of
-    these.
-    Where the file has none so called it is an operator of the normal form, such as a LayerNormalization that the
-    file writes out.
-    A node is its outputs, and its weights where only they can have the type.
-    Weights in two planes are meant by their own names where activations can have the type.
+    NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of these.
+    Where the file has none, it is an operator of the canonical form, such as a LayerNormalization that the file writes out.
+    A node means its outputs, or its weights where only they can have the type.
+    A type that weights have in two bit slices means weights only where no activation has that name.
     Raise CompileError with every fault.
     `chip_tensors`: the model's tensors that the chip holds.
-    `layers`: those with weights.
+    `layers`: those with weights, of `list_weighted_layers`.
     `rounded`: by tensor, another of the file's that the chip holds in the same codes, which reports name.
     """
     type_overrides, faults = _resolve_all(_OverrideNames(model, chip, tuple(chip_tensors), layers, rounded), overrides)
@@ -97,7 +97,7 @@ def resolve_type_overrides(
 
 
 def _resolve_all(override_names: _OverrideNames, overrides: Sequence[str]) -> tuple[TypeOverrides, list[str]]:
-    """Return the overrides and the faults, as `resolve_type_overrides` finds them."""
+    """Return the overrides and the faults, one sentence each, as `resolve_type_overrides` finds them."""
     chip = override_names.chip
     tensors: dict[str, CodeType] = {}
     weights: dict[str, CodeType] = {}
@@ -125,10 +125,10 @@ def _resolve_all(override_names: _OverrideNames, overrides: Sequence[str]) -> tu
 def decompose_for_types(
     model: NormalModel, chip: Chip, host_nodes: Collection[str], overrides: Sequence[str], file_types: Mapping[str, CodeType]
 ) -> NormalModel:
-    """Return the model with steps in the place of the operators that the machine wants so, for the codes that are
-    asked for. Functions that only some of their readers round are computed again for these.
+    """Return the model decomposed for the machine, with steps for the codes that the user's types request.
 
-    `overrides`: NAME=TYPE.
+    Functions that a quantized model rounds for some readers only are copied first (`copy_rounded_functions`).
+    `overrides`: NAME=TYPE; faulty ones are ignored here.
     `file_types`: types of a parameters file by tensor.
     """
     model = copy_rounded_functions(model, chip)
@@ -146,7 +146,7 @@ def decompose_for_types(
 
 
 def decompose_again(model: NormalModel, chip: Chip, host_nodes: Collection[str], types: Mapping[str, CodeType]) -> NormalModel:
-    """Return the model with the steps that codes of these types take, or the same model where its steps are those.
+    """Return the model with the steps for codes of these types; the same object where its steps are those already.
 
     `types`: by tensor of the model.
     """
@@ -167,16 +167,14 @@ def decompose_again(model: NormalModel, chip: Chip, host_nodes: Collection[str],
 
 
 def _list_rounded_tensors(model: NormalModel, bits: int) -> set[str]:
-    """Tensors that a quantized model rounds to codes of so many bits, or more."""
+    """Return the tensors that a quantized model rounds to codes of at least so many bits."""
     rounding = (n for n in model.graph.nodes if n.op.op_type == "QuantizeLinear")
     return {n.inputs[0] for n in rounding if BITS.get(model.types[n.outputs[0]].dtype, 0) >= bits}
 
 
 @dataclass(frozen=True)
 class _OverrideNames:
-    """A list of what NAME may be: the tensors that the chip holds and the weights of layers, by their names in the
-    file.
-    """
+    """The things that NAME may be: the tensors that the chip holds and the weights of layers, by their names in the file."""
 
     model: NormalModel
     chip: Chip
@@ -186,7 +184,7 @@ class _OverrideNames:
 
     @property
     def _results(self) -> list[str]:
-        """Tensors, the nodes that make them, and operators."""
+        """The tensors, the nodes that make them, and their operators, by name."""
         nodes = [(name, op) for name, op in self.model.nodes if self._outputs({name})]
         operators = dict.fromkeys(
             (*(op for _, op in nodes), *(n.op.op_type for n in self._normal if self._list_outputs_of_form(n)))
@@ -195,10 +193,13 @@ class _OverrideNames:
 
     @property
     def _constants(self) -> list[str]:
-        """Weights, and the nodes that have them."""
+        """The names of weights, and of nodes that have them."""
         return sorted({c for weighted_layer in self.layers.values() for c in (*weighted_layer.constants, *weighted_layer.nodes)})
 
     def tensors(self, name: str) -> list[str]:
+        """Return the chip's tensors that the name or pattern means by their names in the file, or here, or behind the file's
+        rounding.
+        """
         file_names = set(_fitting(name, {self.model.name(t) for t in self.chip_tensors}))
         matches = [t for t in self.chip_tensors if self.model.name(t) in file_names] or [
             t for t in self.chip_tensors if t == name
@@ -212,7 +213,7 @@ class _OverrideNames:
         ]
 
     def layers_of(self, name: str) -> list[str]:
-        """Layers with weights that these are."""
+        """Return the layers with weights that nodes or operators of this name are."""
         file_nodes = _match_sources(self.model.nodes, name)
         matches = [layer for layer, weighted_layer in self.layers.items() if weighted_layer.nodes & file_nodes]
         forms = [_sources(n) for n in self._forms(name)]
@@ -222,11 +223,11 @@ class _OverrideNames:
 
     @property
     def _normal(self) -> Sequence[OnnxNode]:
-        """Return the nodes of the normal form, before operators were taken apart into steps."""
+        """The nodes of the canonical form before operators were decomposed."""
         return (self.model.undivided or self.model).graph.nodes
 
     def _forms(self, name: str) -> list[OnnxNode]:
-        """Nodes of the normal form by their operator."""
+        """Return the nodes of the canonical form whose operator fits the pattern."""
         return [n for n in self._normal if fnmatchcase(n.op.op_type, name)]
 
     def _list_outputs_of_form(self, form: OnnxNode) -> list[str]:
@@ -246,10 +247,11 @@ class _OverrideNames:
         return [t for n in computed for t in n.outputs if t in self.chip_tensors]
 
     def weights(self, name: str) -> list[str]:
-        """Layers whose weights have this name, or a name of this pattern."""
+        """Return the layers whose weights have this name, or a name of this pattern."""
         return [layer for layer, weighted_layer in self.layers.items() if _fitting(name, weighted_layer.constants)]
 
     def nothing(self, name: str, computed: bool, constant: bool) -> str:
+        """Return the reason why a name means nothing, with the nearest name."""
         if computed and self.weights(name):
             weight_types = ", ".join(self.chip.weight_types)
             return f"these are weights, {self.chip.name} has {weight_types} (numerics.weight, numerics.more_weights)"
