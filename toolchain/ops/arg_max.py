@@ -1,5 +1,4 @@
-"""ArgMax and ArgMin: which of the elements along a dimension is the largest, in whole numbers that the codes hold exactly; and
-OneHot of such."""
+"""Select ArgMax, ArgMin and OneHot: positions along a dimension, as integers that the codes hold exactly."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ from toolchain.ops.where import Where
 
 @dataclass(frozen=True)
 class ArgMax(FloatOp):
-    """An operator for the position of an extreme.
+    """A float operator for the position of the largest element under a window over one dimension.
 
     The output y[n, 0, 0, c] is the i of the largest x[n, i, 0, c], for a kernel of (length, 1).
     For a kernel of (1, length) it is that of x[n, h, i, c].
-    Where x is its maximum, the place is counted from the end that wins; of these the maximum is taken again.
+    Where x equals its maximum, positions are counted from the end that wins, and the maximum of these is taken.
     `smallest`: take the smallest instead of the largest.
     `last`: take the last of equal elements, else the first.
     """
@@ -60,9 +59,11 @@ class ArgMax(FloatOp):
 
     @property
     def _all(self) -> Geometry:
+        """The window over all elements."""
         return Geometry(self.kernel, (1, 1), (0, 0, 0, 0))
 
     def _type(self, chip: Chip) -> CodeType | None:
+        """Return the first type whose codes hold all positions; None where there is none."""
         symmetric = chip.numerics.symmetric_activations
         return next((t for t in chip.operand_types if self.length - 1 <= counts_to(t, symmetric)), None)
 
@@ -98,7 +99,7 @@ class ArgMax(FloatOp):
 
 
 def _negate(steps: CodeSteps, x: CodeOperand) -> CodeOperand:
-    """-x, in codes that lie the other way round."""
+    """Return -x, at a mirrored zero point."""
     low, high = x.codes.limits
     symmetric = steps.scope.chip.numerics.symmetric_activations
     mirror = Quant(x.quant.scale, 0 if symmetric else low + high - x.quant.zero_point)
@@ -108,6 +109,8 @@ def _negate(steps: CodeSteps, x: CodeOperand) -> CodeOperand:
 
 
 def _position(smallest: bool) -> Callable[[SelectionContext], None]:
+    """Return the rule of ArgMax or ArgMin."""
+
     def rule(scope: SelectionContext) -> None:
         x, y, attributes = scope.node.inputs[0], scope.node.outputs[0], scope.attributes
         shape, keeps_dims = scope.shape(x), bool(attributes.get("keepdims", 1))
@@ -130,7 +133,9 @@ def _position(smallest: bool) -> Callable[[SelectionContext], None]:
 
 
 def _one_hot(scope: SelectionContext) -> None:
-    """on where an index is the place along the new dimension, else off."""
+    """Select a OneHot: on where an index equals the position along the new dimension, else off. Refuse computed depth or
+    values.
+    """
     x, depth, values = scope.node.inputs
     shape, length, value_pair = scope.shape(x), scope.value(depth), scope.value(values)
     if length is None or value_pair is None:

@@ -1,6 +1,7 @@
-"""Comparisons and logic: bool tensors are codes 0 and 1 at scale 1, and nothing of them is rounded.
+"""Select comparisons and logic: bool tensors are codes 0 and 1 at scale 1, and nothing of them is rounded.
 
-A comparison is the difference of two operands of the vector engine, clamped to the step that it takes (docs/nonlinear.md).
+A comparison is the difference of two operands, clamped to 0..1 or -1..1 (docs/nonlinear.md). Classes follow `FloatOp`.
+Casts from and to bool stand here too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FUNCTIONS = {"and": ("mul",), "or": ("add",), "xor": ("sub", "mul"), "not": ("s
 
 
 def find_missing_function(functions: Sequence[str], node: Node, graph: Graph, chip: Chip) -> str | None:
-    """Why the vector engine does not run these on the node's operands."""
+    """Return why the vector engine cannot run these functions on the node's operands, naming the machine's key; None: it can."""
     missing = next((f for f in functions if f not in chip.functions), None)
     if missing is not None:
         return f"{chip.key('vector')}.functions has no {missing}"
@@ -41,11 +42,10 @@ def find_missing_function(functions: Sequence[str], node: Node, graph: Graph, ch
 
 @dataclass(frozen=True)
 class Compare(FloatOp):
-    """An operator y = a > b, or a == b, of real numbers.
+    """An operator y = a > b, or a == b, of real numbers; y is a bool. `negated`: its opposite.
 
     It is exact for codes of one scale, and for constants.
     With different scales, numbers closer than half a FINE part of the larger step are equal.
-    `negated`: its opposite.
     """
 
     kind: Literal["greater", "equal"]
@@ -76,8 +76,9 @@ class Compare(FloatOp):
         return steps.new_nodes
 
     def _operands(self, steps: CodeSteps) -> tuple[CodeOperand, CodeOperand, Array | None]:
-        """Return both operands, and where the constant is beyond the other's codes or between two of them: there the step is
-        always taken.
+        """Return both operands, and where the constant one needs no comparison; None: nowhere.
+
+        It needs none where the constant lies beyond the other's codes, or between two of them: the result is known there.
         """
         names, constants = steps.node.inputs, steps.scope.graph.constants
         index = next((i for i, n in enumerate(names) if n in constants), None)
@@ -116,7 +117,7 @@ def _threshold(value: Array, other: CodeOperand, kind: str, index: int, equal: f
 def _difference(
     steps: CodeSteps, what: str, operands: tuple[CodeOperand, CodeOperand], beyond: Array | None, y: CodeOperand, low: int
 ) -> CodeOperand:
-    """The step of a - b in low..1, 1 where it is taken anyway."""
+    """Add the nodes of the difference a - b, clamped to low..1, and 1 where `beyond` forces it; return it."""
     if beyond is None:
         return steps.sum(what, "sub", *operands, y, (low, 1), FINE)
     difference = steps.sum(f"{what or 'greater'} of codes", "sub", *operands, y, (low, 1), FINE)
@@ -131,7 +132,7 @@ def signs(y: CodeOperand) -> CodeOperand:
 
 @dataclass(frozen=True)
 class Logic(FloatOp):
-    """y = a kind b, of bool tensors; not: of one."""
+    """An operator y = a `kind` b of bool tensors; "not" has one operand."""
 
     kind: Literal["and", "or", "xor", "not"]
 
@@ -154,7 +155,7 @@ class Logic(FloatOp):
 
 
 def truth(steps: CodeSteps, name: str) -> CodeOperand:
-    """A bool operand, computed or constant."""
+    """Return a bool operand, computed or constant."""
     value = steps.scope.graph.constants.get(name)
     if value is None:
         return steps.read(name)
@@ -163,7 +164,7 @@ def truth(steps: CodeSteps, name: str) -> CodeOperand:
 
 @dataclass(frozen=True)
 class AlwaysFalse(FloatOp):
-    """y = false: what codes never are."""
+    """An operator y = false, for IsNaN and IsInf of codes, which are never either."""
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return find_missing_function(("rescale",), node, graph, chip)
@@ -179,9 +180,10 @@ class AlwaysFalse(FloatOp):
 class CastToReal(FloatOp):
     """An operator y = x as a real number, for a bool or an integer up to `most`.
 
-    The result is in ones.
-    Where a function's table is interpolated, it is in the finest power-of-two steps that hold the numbers, to have entries for
-    them.
+    The result counts in ones.
+    Where a function's table is interpolated, it is in the finest power-of-two steps that hold the numbers, to have entries
+    for them.
+    `symmetric`: whether the machine's zero points are all 0.
     """
 
     most: int
@@ -216,14 +218,14 @@ class CastToReal(FloatOp):
 
 
 def operands(scope: SelectionContext, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The node's operands as the chip has them, and their layout."""
+    """Return the node's operands as the chip has them, and their common layout."""
     rank = len(scope.shape(scope.node.outputs[0]))
     layout = scope.layout(*names) if rank == 4 else "plain"
     return tuple(laid_out(scope, n, layout, rank) for n in names), layout
 
 
 def no_nan(scope: SelectionContext, names: Sequence[str]) -> None:
-    """Raises Refused."""
+    """Refuse the node, by NotSelected, where one of these constants holds NaN."""
     for value in (scope.value(n) for n in names):
         if value is not None and value.dtype.kind == "f" and np.isnan(value).any():
             scope.refuse("a constant operand holds NaN, which is no code")

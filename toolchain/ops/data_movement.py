@@ -1,4 +1,9 @@
-"""Operators that only move codes: Concat, Slice, Pad, Resize by whole factors, and the rules of those and of permutations."""
+"""Define operators that only move codes: Concat, Slice, Pad, Resize by whole factors; and the rules of these and of
+permutations.
+
+Classes follow `FloatOp` and `MoveOp` in `ops.kit.operator`; a rule function emits operators into its context, or refuses.
+`HOSTED` says why gathers and scatters by computed indices stay on the host.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ def _box_loops(shape: Shape) -> tuple[Loop, ...]:
 
 @dataclass(frozen=True)
 class Slice(ScalePreserving, MoveOp):
-    """y[i] = x[starts + i steps] for i in `shape`, steps positive."""
+    """An operator y[i] = x[starts + i steps] for i in `shape`; steps are positive."""
 
     NAME = "Slice"
     VERSION = 1
@@ -52,7 +57,10 @@ class Slice(ScalePreserving, MoveOp):
 
 @dataclass(frozen=True)
 class Pad(FloatOp):
-    """Puts `value` (a real number) around x, which is brought to the output's scale first where x's does not hold it."""
+    """A float operator that puts `value` (a real number) around x. `before`, `after`: elements by dimension.
+
+    The output keeps x's scale where its codes hold the value; else x is rescaled first.
+    """
 
     before: Shape
     after: Shape
@@ -81,6 +89,8 @@ class Pad(FloatOp):
 
 @dataclass(frozen=True)
 class IntegerPad(MoveOp):
+    """An integer operator that puts `code` around x."""
+
     NAME = "Pad"
     VERSION = 1
     takes_device_arrays = True
@@ -141,7 +151,10 @@ class ResizeNearest(ScalePreserving, MoveOp):
 
 @dataclass(frozen=True)
 class RescalingConcat(FloatOp):
-    """Parts behind each other along `axis`; each is brought to the common scale first."""
+    """A float Concat along `axis`, each part of which is rescaled to the output's scale where it has another.
+
+    The compiler also makes it of one part, to change a scale.
+    """
 
     axis: int
 
@@ -166,12 +179,12 @@ class RescalingConcat(FloatOp):
 
 @dataclass(frozen=True)
 class ModelConcat(RescalingConcat):
-    """The model's own: its parts are tensors of the model."""
+    """A Concat that the model has: its parts are tensors of the model, which may take the result's scale."""
 
 
 @dataclass(frozen=True)
 class IntegerConcat(MoveOp):
-    """Integer Concat: all parts have the output's scale."""
+    """An integer Concat along `axis`; all parts have the output's scale."""
 
     NAME = "Join"
     VERSION = 1
@@ -241,6 +254,7 @@ def pad(scope: SelectionContext) -> None:
 
 
 def reshape(scope: SelectionContext) -> None:
+    """Select a Reshape, from and to the model's order; a Transpose follows where an operator over space reads the result."""
     y = scope.node.outputs[0]
     target, source = scope.shape(y), scope.read(scope.node.inputs[0], "plain")
     if y not in scope.spatial:
@@ -250,6 +264,7 @@ def reshape(scope: SelectionContext) -> None:
 
 
 def transpose(scope: SelectionContext) -> None:
+    """Select a Transpose, from the layout that x has to the one in which it is read; it becomes a Reshape where nothing moves."""
     x = scope.node.inputs[0]
     perm = tuple(int(p) for p in scope.attributes["perm"])
     layout = scope.layouts.get(x, "plain")
@@ -260,7 +275,7 @@ def transpose(scope: SelectionContext) -> None:
 
 
 def identity(scope: SelectionContext) -> None:
-    """Select Identity of a tensor that is an output besides: a view of it."""
+    """Select an Identity of a tensor that is an output too, as a view of it. Refuse one of an input."""
     x = scope.node.inputs[0]
     if x in scope.graph.inputs:
         return scope.refuse("an input that is handed on as it is would be rounded for no gain")
@@ -269,7 +284,7 @@ def identity(scope: SelectionContext) -> None:
 
 
 def expand(scope: SelectionContext) -> None:
-    """Dimensions of size one, repeated; new ones stand in front of those that x has, in the model's order."""
+    """Select Expand or Tile of dimensions of size one, as repetition. New dimensions come first. Refuse copies of larger ones."""
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     after = scope.shape(y)
     before = (1,) * (len(after) - len(scope.shape(x))) + scope.shape(x)

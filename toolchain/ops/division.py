@@ -1,4 +1,4 @@
-"""A quotient of two tensors of steps that the chip has: a product with the divisor's reciprocal."""
+"""Decompose a quotient of two tensors into a product with the divisor's reciprocal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ _NEAR_ONE = FixedRange(0.0, 1.25)
 
 
 def inverse(steps: DecompositionBuilder, divisor: str, what: str, output: int | None = None) -> str:
-    """1 / divisor. what: the divisor in words; output: which of the node's outputs it is.
+    """Add 1 / divisor and return its tensor.
 
-    Between two entries of its table a reciprocal is off where it is steep, for small divisors: it takes one step of Newton's.
+    `what`: the divisor in words. `output`: which of the node's outputs this is; None for a tensor between steps.
+    An interpolated table is inaccurate for small divisors, where the reciprocal is steep. So one step of Newton's method
+    follows it.
     """
     first = steps.add("Reciprocal", divisor, what=f"1 / {what}", output=None if steps.interpolates else output)
     if not steps.interpolates:
@@ -22,9 +24,9 @@ def inverse(steps: DecompositionBuilder, divisor: str, what: str, output: int | 
 
 
 def quotient(steps: DecompositionBuilder) -> None:
-    """Compute x / z as x (1 / z), which has the range of 1 / z.
+    """Decompose x / z into x (1 / z).
 
-    This is best where divisors are within a factor of ten or so.
+    This is accurate where divisors are within a factor of ten or so, since 1 / z has one range.
     """
     x, divisor = steps.node.inputs
     steps.add("Mul", x, inverse(steps, divisor, "divisor"), what="quotient", output=0)

@@ -1,4 +1,8 @@
-"""Sums, differences and products of codes in which nothing is rounded away: what logic, comparisons and choices are made of."""
+"""Compute sums, differences and products of codes in which nothing is rounded: logic, comparisons and choices are made of
+them.
+
+`FINE` is the factor by which a comparison magnifies a difference of codes; `TRUTH` are the qparams of bools.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,23 @@ Bounds = tuple[int, int]  # of what an operation makes, counted from its zero po
 
 
 def counting(codes: CodeType, most: int) -> Quant:
-    """Return the qparams of integers 0 to `most`, which codes of this type hold: in ones."""
+    """Return qparams at which codes of this type are the integers 0 to `most` in ones. The caller checks that they fit
+    (`counts_to`).
+    """
     return Quant(1.0, 0 if most <= codes.high else codes.low)
 
 
 def counts_to(codes: CodeType, symmetric: bool) -> int:
-    """The largest `most` of `counting`. symmetric: zero points are 0."""
+    """Return the largest `most` that `counting` can take. `symmetric`: whether zero points are all 0."""
     return codes.high - (0 if symmetric else codes.low)
 
 
 @dataclass(frozen=True)
 class CodeOperand:
-    """An operand: codes of a scale, and of a type. value: of a constant, its codes."""
+    """An operand of a step: a tensor's name, qparams, type and shape.
+
+    `value`: the codes of a constant; None for a computed tensor. `name` "": not made yet.
+    """
 
     name: str
     quant: Quant
@@ -41,7 +50,7 @@ class CodeOperand:
 
 @dataclass
 class CodeSteps:
-    """The integer nodes that one node of the chip becomes. The last makes its output."""
+    """A builder of the integer nodes that one node of the chip becomes; the last of `new_nodes` makes its output."""
 
     node: Node
     scope: QuantContext
@@ -49,10 +58,11 @@ class CodeSteps:
 
     @property
     def output(self) -> CodeOperand:
+        """The node's output as an operand."""
         return self.read(self.node.outputs[0])
 
     def read(self, tensor: str) -> CodeOperand:
-        """An activation as it is."""
+        """Return an activation as an operand."""
         scope = self.scope
         return CodeOperand(tensor, scope.quant(tensor), scope.codes(tensor), scope.graph.types[tensor].shape)
 
@@ -67,11 +77,12 @@ class CodeSteps:
     def sum(
         self, what: str, kind: Kind, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None, parts: float = 1
     ) -> CodeOperand:
-        """Add a sum or difference: a and b meet at the larger of their scales, and `y` counts so many `parts` of it.
+        """Add a sum or difference and return it: a and b meet at the larger of their scales, of which a code of `y` is 1 /
+        `parts`.
 
         The result is exact where the scales are equal.
-        `what`: the tensor in words, "" the node's output.
-        `bounds`: bounds of its clamp, None: the ends of its codes.
+        `what`: the tensor in words, "" for the node's output.
+        `bounds`: of the result, counted from its zero point; None: the ends of its codes.
         """
         numerics, operation = self.scope.chip.numerics, kind
         common, floats = max(a.quant.scale, b.quant.scale), numerics.sums_in_float32(operation)
@@ -84,14 +95,17 @@ class CodeSteps:
         return self._step(what, op, (a, b), y)
 
     def product(self, what: str, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None = None) -> CodeOperand:
-        """a b, rounded once to the codes of y: exactly where one of them counts in ones and the other in y's scale."""
+        """Add a product, rounded once to the codes of y, and return it.
+
+        It is exact where one operand counts in ones and the other has y's scale.
+        """
         scale = a.quant.scale * b.quant.scale / y.quant.scale
         out = self._requant(scale, "mul", y, bounds)
         op = IntegerBinary("mul", a.quant.zero_point, b.quant.zero_point, 0, None, None, out)
         return self._step(what, op, (a, b), y)
 
     def opposite(self, what: str, truth: CodeOperand, y: CodeOperand) -> CodeOperand:
-        """Add a logical not."""
+        """Add 1 - truth, the logical not, and return it."""
         one = self.constant(f"{what or 'not'}/1", np.ones((), np.int64), TRUTH, truth.codes)
         return self.sum(what, "sub", one, truth, y, (0, 1))
 
@@ -106,7 +120,10 @@ class CodeSteps:
         return self.add(what, op, tuple(self._operand(o, shape) for o in operands), y, shape)
 
     def add(self, what: str, op: NpuOp, names: tuple[str, ...], y: CodeOperand, shape: tuple[int, ...]) -> CodeOperand:
-        """A node that makes codes like those of y, in a tensor of this shape."""
+        """Add a node that makes codes of y's scale and type in a tensor of this shape, and return that.
+
+        `what`: as in `sum`. `names`: of its inputs.
+        """
         node, scope = self.node, self.scope
         if not what:
             self.new_nodes.append(Node(node.name, op, names, node.outputs, node.sources))

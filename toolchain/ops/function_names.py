@@ -1,4 +1,4 @@
-"""The names by which a machine may have a rate for a single function of one number: those of ONNX, in snake case."""
+"""Name functions of one number as machine files do: ONNX's operator in snake case, for which a vector engine may have a rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMUTE = ("add", "mul", "min", "max")
 
 
 def _sort_operands(function: Function) -> Function:
-    """The same function, with the operands of sums and products in one order."""
+    """Return the same function with the operands of sums and products in one order."""
     if isinstance(function, float | int):
         return float(function)
     arguments = [_sort_operands(argument) for argument in function[1:]]
@@ -25,20 +25,24 @@ _NAME_BY_FUNCTION = {_sort_operands(make(X, {})): FUNCTION_NAMES[op] for op, mak
 
 
 def find_name_fault(name: str | None) -> str | None:
-    """Return that no machine can have a rate for a function of this name. None: one can, or there is no name."""
+    """Return why no machine can have a rate for a function of this name, as a phrase; None: one can, or `name` is None."""
     names = {*FUNCTION_NAMES.values(), *TABLE_FUNCTIONS}
     return None if name is None or name in names else f"{name}: must be None or one of {', '.join(sorted(names))}"
 
 
 def get_onnx_name(function: Function) -> str | None:
-    """The name of the ONNX operator, its attributes not given, that a short chain computes: x * sigmoid(x) is `swish`."""
+    """Return the name of the ONNX operator, with default attributes, that a function computes; x * sigmoid(x) is `swish`.
+
+    None: there is none.
+    """
     return _NAME_BY_FUNCTION.get(_sort_operands(function))
 
 
 def prefers_one_function(function: Function, name: str | None, chip: Chip) -> bool:
-    """Return whether a chain of functions should become this one.
+    """Return whether a chain of functions should become this one function on the machine.
 
-    A machine that has rates for single functions and no `table` runs them separately.
+    A machine that has rates for single functions and no `table` runs them separately, unless it has this one or it is a
+    clamp.
     """
     functions = chip.functions
     general = "table" in functions or functions.isdisjoint(TABLE_FUNCTIONS)

@@ -1,4 +1,8 @@
-"""Tables of a function, and which numbers an interpolated one is read at: its 512 steps are for those that occur."""
+"""Make lookup tables of functions, and choose at which scale an interpolated one reads its input.
+
+Tables of 8-bit codes have an entry for each. Tables of 16-bit codes have 513 entries, between which hardware interpolates; a
+scale for which the function's input fills more of them makes it finer.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,10 @@ _LOOKED_AT = 1 << 11  # numbers over the range of what a function reads
 
 
 def make_table(f: Callable[[Array], Array], x: Quant, y: Quant, numerics: Numerics) -> LookupTable:
-    """The table of f from codes of scale x to codes of scale y, both of the type of `numerics`."""
+    """Return the table of f from codes of scale x to codes of scale y, both of the type of `numerics`.
+
+    `f`: float64 arrays to float64 arrays; where it is not defined, a table of 16 bits continues its nearest value.
+    """
     if not numerics.activation.interpolates:
         signed = numerics.activation.low < 0
         half = Rounding.HALF_EVEN if numerics.rounding is Rounding.FP32_RNE else Rounding.HALF_AWAY
@@ -78,14 +85,15 @@ def _extend_to_undefined(f: Callable[[Array], Array]) -> Callable[[Array], Array
 
 
 def _form(y: Quant, numerics: Numerics) -> TableForm:
-    """TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not."""
+    """Return the form in which entries are computed: TFLite's table knows no output zero point; its interpolation is the same."""
     return "tflite" if numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
 
 
 @dataclass(frozen=True)
 class TableReadout:
-    """An interpolated table of f, from codes of x to those of y.
+    """A choice of the scale at which an interpolated table of f reads its input.
 
+    `x`, `y`: qparams of input and output.
     `input_range`, `output_range`: calibrated ranges of its input and output, None where calibration has none.
     `numerics`: of both.
     """
@@ -98,9 +106,9 @@ class TableReadout:
     numerics: Numerics
 
     def finest(self, effective_range: Range) -> Quant:
-        """Return the scale to which its input is rescaled, or its own where that would do or nothing is gained.
+        """Return the qparams to which the input is rescaled; `x` where that is accurate enough or no other is twice as
+        accurate.
 
-        A part of a tensor has the scale of the complete tensor, of which it may fill less than a step.
         `effective_range`: the part of x beyond which f does not change.
         """
         y = quant_range(self.y, self.numerics)
@@ -116,7 +124,10 @@ class TableReadout:
         return best
 
     def _find_part_scale(self, part: Range) -> Quant | None:
-        """Find the scale for the part alone: no finer than a step of the table a code, or than the machine can make codes."""
+        """Return qparams for this part of the input alone; None where they are not twice as fine.
+
+        They are no finer than the table's step or the machine's scales allow.
+        """
         most = min(float(1 << TABLE16_STEP_BITS), float(self.numerics.scale.extremes[1]))
         part_quant = activation_quant(part, self.numerics)
         if part_quant.scale < self.x.scale / most:
@@ -142,12 +153,13 @@ class TableReadout:
         return float(np.max(off, initial=0.0, where=~np.isnan(exact_values)))
 
     def ends(self, read: Quant) -> Range | None:
-        """Return what the output's codes should hold where its input is rescaled to `read`; None: nothing more.
+        """Return the range that the output's codes should hold where the input is rescaled to `read`; None: no more than they
+        do.
 
-        The first and the last code in use lie between entries of which one is beyond the range in use.
-        An entry that saturates there bends what is interpolated.
-        So the output's codes hold it where it is a number and not far off.
-        Where the codes end before what is made at the end of the range in use, a file or a user clips there.
+        The first and the last code in use lie between two entries, of which one is beyond the range in use.
+        If that entry saturates, interpolation is wrong there. So the output's codes hold it, where it is finite and not far
+        off.
+        Where the codes end before the function does at the end of the range in use, a file or a user clips there.
         A range that was measured is not meant so: the last code that it holds counts.
         """
         if self.input_range is None or self.output_range is None:

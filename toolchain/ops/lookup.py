@@ -1,4 +1,4 @@
-"""The operator that reads a table: each code's entry, or what is interpolated between two entries."""
+"""Define the integer operator that reads a lookup table: each code's entry, or an interpolation between two entries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, Tile
 
 @dataclass(frozen=True, eq=False)
 class Lookup(PointwiseOp):
-    """An operator y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated.
+    """An integer operator y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated.
 
-    `function`: as in `Unary`, for its rate only.
+    `function`: the name of the function, for the machine's rate only; None: the rate of tables.
     """
 
     NAME = "Lookup"
@@ -28,6 +28,7 @@ class Lookup(PointwiseOp):
     function: str | None = None
 
     def find_own_fault(self) -> str | None:
+        """Return why `function` is no name that a machine can have a rate for, or None."""
         fault = find_name_fault(self.function)
         return fault and f"Lookup: function {fault}"
 

@@ -18,7 +18,7 @@ ROTATIONS = 7  # what is left is an angle of 45 / 2^6 degrees, whose cosine is 1
 
 
 def magnitude(steps: DecompositionBuilder) -> None:
-    """Decompose a Sqrt that reads a sum of two squares; another Sqrt has no steps."""
+    """Decompose a Sqrt that reads a sum of two squares of one shape; any other Sqrt gets no steps."""
     legs = _legs(steps)
     if legs is None:
         return
@@ -39,7 +39,7 @@ def magnitude(steps: DecompositionBuilder) -> None:
 
 
 def _legs(steps: DecompositionBuilder) -> tuple[str, str] | None:
-    """The a and b of the sum of their squares."""
+    """Return a and b where the Sqrt reads a^2 + b^2, else None."""
     producers = steps.graph.producers()
 
     def made_by(name: str, op_type: str) -> OnnxNode | None:
@@ -61,7 +61,7 @@ def _scale_tensor(steps: DecompositionBuilder, what: str, x: str, factor: float)
 
 
 def _absolute(steps: DecompositionBuilder, what: str, x: str) -> str:
-    """relu(x) + (relu(x) - x): exact, where a table that is interpolated bends beside 0."""
+    """Add relu(x) + (relu(x) - x) and return it: the exact magnitude, where an interpolated table bends beside 0."""
     above = steps.add("Relu", x, what=f"{what}, above 0")
     return steps.add("Add", above, steps.add("Sub", above, x, what=f"{what}, below 0"), what=f"|{what}|")
 

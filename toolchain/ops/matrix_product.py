@@ -1,4 +1,8 @@
-"""Matrix product of two operands of which no more than one is constant, batch dimensions broadcast as numpy's matmul."""
+"""Select and compute the matrix product of two operands of which at most one is constant; batch dimensions broadcast as in
+numpy.
+
+Products by constant weights are convolutions instead. Methods follow `FloatOp` and `TiledOp` in `ops.kit.operator`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,10 @@ from toolchain.ops.kit.tile import Box, BoxLocation, Extent, TileTask, Tiling, h
 
 @dataclass(frozen=True)
 class MatrixProduct(FloatOp):
-    """a[..., m, k] b[..., k, n], at least two dimensions each."""
+    """A float product a[..., m, k] b[..., k, n], each operand of at least two dimensions.
+
+    It needs limits.matrix_product.computed_operand, and a way to load the second operand into the array's memory for weights.
+    """
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         limits = chip.limits.matrix_product
@@ -64,7 +71,11 @@ class MatrixProduct(FloatOp):
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
     def _operand(self, index: int, node: Node, scope: QuantContext) -> tuple[str, Quant]:
-        """An activation as it is; a constant in its file's codes, or quantized by its own range to codes of the other's type."""
+        """Return the tensor and qparams of an operand.
+
+        An activation stays as it is. A constant has its file's codes, or is quantized by its own range to codes of the
+        other's type.
+        """
         name, other = node.inputs[index], node.inputs[1 - index]
         value = scope.graph.constants.get(name)
         if value is None:
@@ -82,6 +93,8 @@ class MatrixProduct(FloatOp):
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatrixProduct(TiledOp):
+    """A product on codes: requantize(sum (a - a_zero_point)(b - b_zero_point)), with one scale for all elements."""
+
     NAME = "MatrixProduct"
     VERSION = 2
     takes_device_arrays = True
@@ -96,7 +109,10 @@ class IntegerMatrixProduct(TiledOp):
         return requantize(acc, self.requant, self.requant.dtype)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """Rows are samples too; a second operand without that dimension, or with one element along it, serves them all."""
+        """Return the operator itself for one sample, or None.
+
+        Rows are samples too. A second operand without that dimension, or with one element along it, serves them all.
+        """
         a, b = layer.node.inputs
         rank, shape = len(layer.output.shape), layer.types[b].shape
         operand_axis = axis - (rank - len(shape))
@@ -107,6 +123,7 @@ class IntegerMatrixProduct(TiledOp):
         return None if any(n in layer.constants for n in counted) else PerSample(self, counted)
 
     def contiguous_dims(self, node: Node) -> Mapping[str, int]:
+        """Return that the columns of a and of the output lie side by side; b may have any strides."""
         a, b = node.inputs
         return {b: 0, a: 1, node.outputs[0]: 1}
 
@@ -216,9 +233,10 @@ class IntegerMatrixProduct(TiledOp):
 
 
 def batch_variants(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
-    """Return the machine, and a variant with one product at a time where the machine makes several of these at once.
+    """Return the machine, and behind it a variant with one product an operation, where the machine makes several of these at
+    once.
 
-    Larger tiles may be slower, because their stores end later.
+    Larger tiles may be slower, because their stores end later; the caller plans with both.
     """
     limits = chip.limits.matrix_product
     if limits.max_batches == 1 or not any(isinstance(node.op, IntegerMatrixProduct) for node in nodes):
@@ -228,7 +246,7 @@ def batch_variants(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
 
 
 def _matrix_box(name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: tuple[int, int], columns: tuple[int, int]) -> Box:
-    """Return the box of a matrix.
+    """Return the box of a matrix of an operand, whose batch dimensions of one broadcast.
 
     `lead`: the step of each batch dimension, of the last one (start, size).
     """
@@ -238,11 +256,12 @@ def _matrix_box(name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: 
 
 
 def _batch_stride(box: Box | None, site: BoxLocation | None) -> int:
-    """Bytes between the matrices of neighbouring products, 0 where there is one for all."""
+    """Return the bytes between the matrices of neighbouring products; 0 where all products share one matrix."""
     return site.strides[-3] if box and site and (1, *box.size)[-3] > 1 else 0
 
 
 def matrix_product(scope: SelectionContext) -> None:
+    """Select a MatMul. Refuse operands of one dimension."""
     if any(len(scope.shape(n)) < 2 for n in scope.node.inputs):
         return scope.refuse("a one-dimensional operand")
     values = [scope.value(n) for n in scope.node.inputs]

@@ -1,4 +1,4 @@
-"""Normalizations of steps that the chip has."""
+"""Decompose normalizations into steps that the chip has; `DECOMPOSITIONS` has the function of each ONNX operator."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Mean = Callable[[str, str], str]  # what it is, and of which tensor
 
 
 def layer_normalization(steps: DecompositionBuilder) -> None:
-    """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
+    """Decompose LayerNormalization: (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
     (x, scale, *bias), axes = steps.node.inputs, _last(steps)
     less, factor = _centre(steps, lambda what, of: steps.add("ReduceMean", of, axes, what=what, output=1 if of == x else None))
     _affine(steps, less, factor, scale, *bias)
 
 
 def rms_normalization(steps: DecompositionBuilder) -> None:
-    """x / sqrt(mean(x^2) + epsilon) * scale."""
+    """Decompose RMSNormalization: x / sqrt(mean(x^2) + epsilon) * scale."""
     x, scale = steps.node.inputs
     mean = steps.add("ReduceMean", steps.add("Mul", x, x, what="x^2"), _last(steps), what="mean of x^2")
     _affine(steps, x, _one_over_root(steps, "mean of x^2", mean), scale)
 
 
 def instance_normalization(steps: DecompositionBuilder) -> None:
-    """Over rows and columns, each channel by itself."""
+    """Decompose InstanceNormalization: normalize over rows and columns, each channel by itself."""
     x, scale, bias = steps.node.inputs
     axes = tuple(range(2, len(steps.shape(x))))
     less, factor = _centre(steps, lambda what, of: steps.add("ReduceMean", of, axes, what=what))
@@ -35,9 +35,10 @@ def instance_normalization(steps: DecompositionBuilder) -> None:
 
 
 def group_normalization(steps: DecompositionBuilder) -> None:
-    """Normalize over rows, columns and the channels of a group: a mean over space, then one over each group.
+    """Decompose GroupNormalization: normalize over rows, columns and the channels of a group.
 
-    The latter is a product with a matrix of 1 / channels, which gives it to all channels of the group.
+    The mean is one over space, then one over each group, as a product with a matrix of 1 / channels. That gives it to all
+    channels of the group.
     """
     x, scale, bias = steps.node.inputs
     n, c, *space = steps.shape(x)
@@ -55,14 +56,18 @@ def group_normalization(steps: DecompositionBuilder) -> None:
 
 
 def _last(steps: DecompositionBuilder) -> tuple[int, ...]:
-    """Return the axes from the attribute's axis on."""
+    """Return the axes from the node's attribute `axis` on."""
     rank = len(steps.shape(steps.node.inputs[0]))
     return tuple(range(steps.node.op.attributes["axis"] % rank, rank))
 
 
 def _centre(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
-    """x - mean and 1 / sqrt(variance + epsilon). The squares are of differences: mean(x^2) - mean(x)^2 is a small difference of
-    large numbers, of which coarse codes leave little."""
+    """Add and return x - mean and 1 / sqrt(variance + epsilon).
+
+    The squares are of differences: mean(x^2) - mean(x)^2 is a small difference of large numbers, of which coarse codes leave
+    little.
+    `mean`: adds the mean of a tensor, given what it is in words and the tensor.
+    """
     x = steps.node.inputs[0]
     less = steps.add("Sub", x, mean("mean", x), what="x - mean")
     return less, _one_over_root(steps, "variance", mean("variance", steps.add("Mul", less, less, what="(x - mean)^2")))
@@ -74,7 +79,7 @@ def _one_over_root(steps: DecompositionBuilder, what: str, square: str) -> str:
 
 
 def _affine(steps: DecompositionBuilder, x: str, factor: str, scale: str, *bias: str) -> None:
-    """x factor scale + bias."""
+    """Add x * factor * scale + bias as the node's output."""
     normal = steps.add("Mul", x, factor, what="normal")
     scaled = steps.add("Mul", normal, scale, what="scaled", output=None if bias else 0)
     for b in bias:
@@ -82,7 +87,10 @@ def _affine(steps: DecompositionBuilder, x: str, factor: str, scale: str, *bias:
 
 
 def _of_channels(steps: DecompositionBuilder, x: str, factor: str, scale: str, bias: str) -> None:
-    """x (factor scale) + bias, where these are a number a channel: so a whole map is gone through once less."""
+    """Add x * (factor * scale) + bias as the node's output, where scale and bias are a number a channel.
+
+    Multiplying the factor first saves one pass over the map.
+    """
     shape = steps.shape(steps.node.inputs[0])
     wide = (shape[1], *(1 for _ in shape[2:]))
     if not steps.all(scale, 1):

@@ -1,4 +1,4 @@
-"""Reshape and Transpose: the same codes under another shape, or in another order."""
+"""Define Reshape and Transpose: the same codes under another shape, or in another order. `MoveOp` says what the methods mean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 class ScalePreserving(FloatOp, NpuOp):
-    """Float and integer form are one: codes move, scales stay."""
+    """The base of operators whose float and integer form are one: codes move, scales stay, and every machine runs them."""
 
     keeps_scale = True
 
@@ -43,8 +43,10 @@ class ScalePreserving(FloatOp, NpuOp):
 
 @dataclass(frozen=True)
 class Reshape(ScalePreserving, MoveOp):
-    """The same codes under another shape. Costs nothing where both shapes lie alike; it moves codes from granules of channels
-    to where the other shape has them."""
+    """The same codes under another shape.
+
+    It costs nothing where both shapes lie the same in memory. It moves codes where one side lies in granules of channels.
+    """
 
     NAME = "Reshape"
     VERSION = 1
@@ -52,7 +54,7 @@ class Reshape(ScalePreserving, MoveOp):
     shape: Shape
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """A sample is a run of its own on both sides."""
+        """Return the Reshape of one sample; on both sides a sample must be a contiguous run."""
         source = layer.input_type(0).shape
         where = sample_axis(source)
         divides = where is not None and source[where] % count == 0
@@ -69,7 +71,7 @@ class Reshape(ScalePreserving, MoveOp):
 
 @dataclass(frozen=True)
 class Transpose(ScalePreserving, MoveOp):
-    """y's dimension i is x's dimension perm[i]."""
+    """An operator whose output dimension i is x's dimension perm[i]."""
 
     NAME = "Transpose"
     VERSION = 1
@@ -90,7 +92,7 @@ class Transpose(ScalePreserving, MoveOp):
 
 
 def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Transpose:
-    """A Transpose, or the Reshape it amounts to when only dimensions of size one move."""
+    """Return a Transpose by `perm`, or the Reshape that does the same where only dimensions of size one move."""
     long_dims = [p for p in perm if shape[p] != 1]
     if long_dims == sorted(long_dims):
         return Reshape(tuple(shape[p] for p in perm))
@@ -98,8 +100,12 @@ def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Tran
 
 
 def reshaping(source: Shape, target: Shape, cut_source: bool, cut_target: bool) -> Iterator[Move]:
-    """The moves of a Reshape: dimension by dimension of a side that lies in granules, where the other has no gaps. Where both do:
-    over what both dimensions are made of; else over the parts of rows that both have together."""
+    """Yield the moves of a Reshape between two layouts in memory.
+
+    `cut_source`, `cut_target`: whether that side lies in granules of channels. With one such side its dimensions are the
+    loops. With both, the loops go over factors of both, or, where sizes do not divide, over runs that lie in one row on each
+    side.
+    """
     start, begin = (0,) * len(source), (0,) * len(target)
     if not (cut_source and cut_target):
         shape = target if cut_target else source
@@ -121,7 +127,7 @@ def reshaping(source: Shape, target: Shape, cut_source: bool, cut_target: bool) 
 
 
 def _along(shape: Shape, stride: int) -> tuple[int, int]:
-    """The dimension along which elements are `stride` apart in their order, and how many of its steps that is."""
+    """Return the dimension along which elements are `stride` apart in row-major order, and how many of its steps that is."""
     inner = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     dimension = next(d for d, n in enumerate(shape) if inner[d] <= stride < inner[d] * n)
     return dimension, stride // inner[dimension]

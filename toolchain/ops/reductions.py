@@ -1,4 +1,4 @@
-"""Means and maxima over any neighbouring dimensions: the chip's pools, on a view that makes rows of them."""
+"""Select means and maxima over any neighbouring dimensions, as the chip's pools on a view that makes rows of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from toolchain.ops.pool.select_pool import MaxPool, mean_over_space, smaller_win
 
 
 def reduce_mean(scope: SelectionContext) -> None:
+    """Select a ReduceMean with kept dimensions, as an average pool or a product. Refuse dimensions that are no neighbours."""
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
     if _over_space(scope, axes):
@@ -32,7 +33,7 @@ def reduce_mean(scope: SelectionContext) -> None:
 
 
 def _mean_of_rows(scope: SelectionContext, source: str, layout: str, outer: int, length: int) -> None:
-    """The last dimension: a product with weights of 1 / length, which integers hold exactly."""
+    """Emit the mean over the last dimension as a product with weights of 1 / length, which integers hold exactly."""
     wide = (1, 1, outer, length)
     view = _view(scope, source, wide)
     weights = scope.constant(f"{scope.node.name}@mean", np.full((1, 1, 1, length), 1 / length, np.float32))
@@ -41,6 +42,7 @@ def _mean_of_rows(scope: SelectionContext, source: str, layout: str, outer: int,
 
 
 def reduce_max(scope: SelectionContext) -> None:
+    """Select a ReduceMax with kept dimensions, as max pools. Refuse dimensions that are no neighbours."""
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
     if _over_space(scope, axes):
@@ -54,7 +56,7 @@ def reduce_max(scope: SelectionContext) -> None:
 
 
 def _get_full_window(scope: SelectionContext, kernel: Pair) -> Geometry:
-    """One window over all; its stride is any: its kernel where smaller ones can lie side by side."""
+    """Return one window over all elements. Its stride is its kernel where smaller windows can lie side by side, else 1."""
     limit = scope.chip.limits.pool.max_kernel
     beyond = limit is not None and (kernel[0] > limit[0] or kernel[1] > limit[1])
     side_by_side = Geometry(kernel, kernel, (0, 0, 0, 0))
@@ -63,8 +65,7 @@ def _get_full_window(scope: SelectionContext, kernel: Pair) -> Geometry:
 
 
 def _over_space(scope: SelectionContext, axes: Shape) -> bool:
-    """Over rows or columns of a feature map that lies channels last. What the host makes may lie so: then its rows need no pool
-    for each channel."""
+    """Return whether the axes are rows or columns of a feature map that lies, or may arrive, channels last."""
     x = scope.node.inputs[0]
     may = x not in scope.layouts and 2 in axes
     return set(axes) <= {2, 3} and len(scope.shape(x)) == 4 and (may or scope.layout(x) == "nhwc")
@@ -76,6 +77,7 @@ def _layout(node: Node[Any]) -> Layout:
 
 
 def _axes(scope: SelectionContext) -> Shape:
+    """Return the axes as non-negative numbers. Refuse a node that drops them."""
     rank = len(scope.shape(scope.node.inputs[0]))
     if not scope.attributes.get("keepdims", 1):
         scope.refuse("its dimensions are dropped")
@@ -83,7 +85,7 @@ def _axes(scope: SelectionContext) -> Shape:
 
 
 def _split(scope: SelectionContext, what: str) -> tuple[str, str, tuple[int, int, int]]:
-    """The operand on the layout in which the dimensions are neighbours, with the elements before, in and behind them."""
+    """Return the operand in a layout in which the axes are neighbours, the layout, and (elements before, in, behind them)."""
     x, axes = scope.node.inputs[0], _axes(scope)
     shape = scope.shape(x)
     first = scope.layout(x)

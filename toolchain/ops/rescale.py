@@ -1,4 +1,4 @@
-"""The change of a tensor's scale, zero point or type of codes, on the vector engine."""
+"""Change a tensor's scale, zero point or type of codes, on the vector engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, Tile
 
 @dataclass(frozen=True, eq=False)
 class Rescale(PointwiseOp):
-    """Codes of one scale to codes of another: out(x - x_zero_point)."""
+    """An integer operator that requantizes codes: out(x - x_zero_point)."""
 
     NAME = "Rescale"
     VERSION = 2
@@ -70,9 +70,10 @@ class Rescale(PointwiseOp):
 
 
 def at_output_scale(node: Node, names: Sequence[str], scope: QuantContext) -> tuple[list[Node], list[str]]:
-    """Make steps that rescale some of a node's inputs to the scale and type of its output, and return their new names.
+    """Return nodes that rescale inputs `names` of a node to the scale and type of its output, and the names of all of them
+    then.
 
-    Inputs that have these already stay as they are.
+    Inputs that have these already stay as they are and need no node.
     """
     y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
     nodes: list[Node] = []
@@ -87,7 +88,11 @@ def at_output_scale(node: Node, names: Sequence[str], scope: QuantContext) -> tu
 
 
 def make_rescale_node(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantContext) -> Node:
-    """A node that gives `source` the codes of scale y and of another type, in the tensor `target`."""
+    """Return a node that gives `source` the qparams y and the type `codes`, in the tensor `target`, which it registers if it
+    is new.
+
+    Raise CompileError where the machine cannot express the change of scale.
+    """
     x = scope.quant(source)
     requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=name)
     if target not in scope.graph.types:  # the network's tensors have their own, also while a node sees them in another type

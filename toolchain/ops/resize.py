@@ -1,8 +1,8 @@
-"""Resize by integer factors: nearest repeats elements; linear is a depthwise convolution for each phase of the output.
+"""Select Resize by integer factors: nearest repeats elements; linear is a depthwise convolution for each phase of the output.
 
 The phases are then interleaved.
 Where the machine's weights do not hold the products of both axes' weights, one axis is resized after the other.
-For example, 1/4 and 3/4 are codes of int4, 9/16 next to 1/16 is none.
+For example, 1/4 and 3/4 are codes of int4, but 9/16 beside 1/16 is not.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ Shape = tuple[int, ...]
 
 
 def resize(scope: SelectionContext) -> None:
+    """Select a Resize. Refuse modes and factors beyond those above."""
     x, a = scope.node.inputs[0], scope.attributes
     before, after = scope.shape(x), scope.shape(scope.node.outputs[0])
     if a.get("mode", "nearest") == "linear":
@@ -37,7 +38,7 @@ def resize(scope: SelectionContext) -> None:
 
 
 def _repeats(a: Mapping[str, Any], factor: int) -> bool:
-    """True when output i comes from input i // factor for every i (ONNX Resize, nearest)."""
+    """Return whether output i comes from input i // factor for every i (ONNX Resize, nearest)."""
     how = a.get("coordinate_transformation_mode", "half_pixel")
     rounding = a.get("nearest_mode", "round_prefer_floor")
     out = np.arange(4 * factor, dtype=np.float64)
@@ -57,7 +58,9 @@ def _repeats(a: Mapping[str, Any], factor: int) -> bool:
 
 
 def _linear(scope: SelectionContext) -> None:
-    """[n, h, w, c] -> [n, h fr, w fc, c]. What is beyond the edge is the edge (ONNX Resize-19, mode linear)."""
+    """Select a linear Resize, [n, h, w, c] -> [n, h fr, w fc, c]. Beyond an edge the edge counts (ONNX Resize-19, mode
+    linear).
+    """
     x, y, how = scope.node.inputs[0], scope.node.outputs[0], scope.attributes["coordinate_transformation_mode"]
     before, after = scope.shape(x), scope.shape(y)
     if len(before) != 4 or before[:2] != after[:2] or any(b % s for s, b in zip(before, after)):
@@ -82,7 +85,11 @@ def _linear(scope: SelectionContext) -> None:
 
 
 def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
-    """Weights of the elements before, at and behind the one whose output number `phase` this is; [1] for a factor of one."""
+    """Return the weights of the elements before, at and behind one, for output number `phase` of the `factor` that it
+    becomes.
+
+    For a factor of one it is [1].
+    """
     if factor == 1:
         return np.ones(1)
     at = (phase + 0.5) / factor - 0.5 if half_pixel else phase / factor
@@ -93,6 +100,7 @@ def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
 
 
 def _with_edges(scope: SelectionContext, source: str, rows: bool, columns: bool) -> str:
+    """Return the source with its first and last rows, or columns, repeated once."""
     for axis, is_padded in ((1, rows), (2, columns)):
         if not is_padded:
             continue
@@ -121,7 +129,10 @@ def _weights_are_exact(scope: SelectionContext, factors: tuple[int, int]) -> boo
 def _phase(
     scope: SelectionContext, source: str, phase: tuple[int, int], factors: tuple[int, int], shape: Shape, alone: bool = False
 ) -> str:
-    """alone: these are the weights of the rows, whose means lie in the range of `source` and may leave that of the output."""
+    """Add the convolution of one phase (row, column) and return its output.
+
+    `alone`: the weights are those of the rows only; the result is then calibrated as `source`, not as the output.
+    """
     half = scope.attributes["coordinate_transformation_mode"] in HALF_PIXEL
     kernel = np.outer(*(taps(p, f, half) for p, f in zip(phase, factors)))
     channels = shape[3]
@@ -133,8 +144,10 @@ def _phase(
 
 
 def _stack_parts(scope: SelectionContext, suffix: str, parts: list[str], view: Shape, target: Shape, like: str = "") -> str:
-    """The parts, each under the shape `view`, side by side along its dimension 2; the result under the shape `target`. like: of
-    whose range all of these are; None: the output's."""
+    """Join the parts, each under the shape `view`, along dimension 2, and return the result under the shape `target`.
+
+    `like`: the tensor as which all of these are calibrated; "": the node's output.
+    """
     if len(parts) == 1:
         return scope.step(suffix, Reshape(target), (parts[0],), target, like=like)
     views = [scope.step(f"{suffix}.view{i}", Reshape(view), (part,), view, like=like) for i, part in enumerate(parts)]

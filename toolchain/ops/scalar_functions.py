@@ -1,6 +1,8 @@
-"""Functions of one number as data, and the ONNX operators that are such.
+"""Represent functions of one number as data, evaluate them, and recognise clamps and scalings among them.
 
 A function is a nested tuple: ("x",) is the argument, a float is itself, ("sigmoid", f) applies, ("mul", f, g) combines.
+`PRIMITIVES` has the names. `ONNX_UNARY` makes the function of an ONNX operator from its argument and attributes.
+("where_positive", c, f, g) is f where c is above 0, else g.
 """
 
 from __future__ import annotations
@@ -154,7 +156,9 @@ def _elu_celu(x: Function, alpha: float) -> Function:
 
 
 def evaluate(function: Function, x: Array) -> Array:
-    """function at x, float64[...] -> float64[...]; inf and nan pass through. Of any depth, each part computed once."""
+    """Return function(x), float64[...] -> float64[...]; inf and nan pass through. It may be of any depth; shared parts are
+    computed once.
+    """
     value_by_id: dict[int, Array] = {}  # by the part's id
     waiting = [function]
     while waiting:
@@ -173,7 +177,7 @@ def evaluate(function: Function, x: Array) -> Array:
 
 
 def find_function_fault(function: Function) -> str | None:
-    """Return what of a function is none, at any depth. None: nothing."""
+    """Return why a value is not a function of x, as a phrase; None: it is one."""
     if isinstance(function, float | int):
         return f"{function}: is a number, not a function of x"
     met, pending = set[int](), [function]
@@ -193,7 +197,7 @@ def find_function_fault(function: Function) -> str | None:
 
 
 def substitute(function: Function, inner: Function) -> Function:
-    """function(inner(x)); function is one operator's, of no great depth, inner is taken as it is."""
+    """Return function(inner(x)). `function` is a single operator's, of no great depth; `inner` is taken as it is."""
     if isinstance(function, float | int):
         return function
     if function[0] == "x":
@@ -202,7 +206,7 @@ def substitute(function: Function, inner: Function) -> Function:
 
 
 def clip_bounds(function: Function) -> Bounds | None:
-    """The bounds when the function is only a clamp of x (Relu, Clip), else None; low is never above high.
+    """Return (low, high) when the function is only a clamp of x (Relu, Clip), else None; low is never above high.
 
     Of two that contradict each other the outer one decides, as when a Clip's min is above its max.
     """
@@ -211,13 +215,15 @@ def clip_bounds(function: Function) -> Bounds | None:
 
 
 def find_scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
-    """(k, (low, high)) when the function is k x, clamped, else None. k: finite and not zero."""
+    """Return (k, (low, high)) when the function is k x, clamped to low..high, else None. k is finite and not zero."""
     inner = affine_bounds(function)
     return (inner[0], inner[2]) if inner is not None and inner[1] == 0 else None
 
 
 def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
-    """(k, b, (low, high)) when the function is k x + b, clamped, else None. k and b: finite, k not zero."""
+    """Return (k, b, (low, high)) when the function is k x + b, clamped to low..high, else None; k and b are finite, k is not
+    0.
+    """
     steps: list[tuple[str, float]] = []  # from the outermost on, as clamps of the result
     factor, offset = 1.0, 0.0
     while not isinstance(function, float) and function != X:
@@ -245,7 +251,9 @@ def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
 
 
 def multiple(function: Function) -> float | None:
-    """k where the function is k x and k is positive: the same codes at k times the scale."""
+    """Return k where the function is k x without a clamp and k is positive, else None. The codes are then those of x at k
+    times the scale.
+    """
     factor_and_bounds = find_scaled_bounds(function)
     return (
         factor_and_bounds[0]
@@ -255,7 +263,7 @@ def multiple(function: Function) -> float | None:
 
 
 def _affine(function: Function) -> tuple[float, float, Function] | None:
-    """(k, b, f) where the function is k f + b."""
+    """Return (k, b, f) where the function is k f + b, else None."""
     kind, *arguments = function
     if kind == "neg":
         return -1.0, 0.0, arguments[0]

@@ -1,4 +1,7 @@
-"""Softmax: the vector engine's function, or steps that the chip has."""
+"""Select Softmax as the vector engine's function, or decompose it and LogSoftmax into steps that the chip has.
+
+Classes follow `FloatOp` and `TiledOp` in `ops.kit.operator`.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,17 @@ _CLOSE_CALL = 2.5  # docs/accuracy.md: sum of exp(x - max) of two equal classes,
 
 
 def softmax(steps: DecompositionBuilder) -> None:
-    """exp(x - max) / sum."""
+    """Decompose Softmax into exp(x - max) / sum."""
     x = undo_transpose(steps)
     _, power, total = exponentials(steps, x)
     x.add_last_step(steps, "quotient", "Mul", power, inverse(steps, total, "sum"))
 
 
 def log_softmax(steps: DecompositionBuilder) -> None:
-    """x - (max + log(sum)): what is subtracted is rounded once a row, and x has its own codes."""
+    """Decompose LogSoftmax into x - (max + log(sum)).
+
+    What is subtracted is rounded once a row, and x keeps its own codes.
+    """
     x = undo_transpose(steps)
     largest, _, total = exponentials(steps, x)
     shift = steps.add("Add", largest, steps.add("Log", total, what="log(sum)"), what="max + log(sum)")
@@ -46,9 +52,10 @@ def log_softmax(steps: DecompositionBuilder) -> None:
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand of the softmax steps, with the dimension that they go over.
+    """The tensor that the softmax steps read.
 
-    `perm`: order of dimensions in the node's output, None where it is the same.
+    `axis`: the dimension that they go over.
+    `perm`: the Transpose from it to the node's output; None where the order is the same.
     """
 
     name: str
@@ -56,14 +63,15 @@ class _Operand:
     perm: tuple[int, ...] | None
 
     def add_last_step(self, steps: DecompositionBuilder, what: str, op_type: str, *inputs: str) -> None:
-        """The last step, its dimensions in the order of the node's output."""
+        """Add the last step, in the order of the node's output."""
         result = steps.add(op_type, *inputs, what=what, output=0 if self.perm is None else None)
         if self.perm is not None:
             steps.add("Transpose", result, what=f"{what}, turned", output=0, perm=self.perm)
 
 
 def undo_transpose(steps: DecompositionBuilder) -> _Operand:
-    """Return the operand before a Transpose that only makes its dimension the last one, as softmax units need it.
+    """Return the operand before a Transpose that only makes its dimension the last one, as softmax units need it; else the
+    input.
 
     Steps go over any dimension, and the Transpose after them meets the one that transposes back.
     """
@@ -77,8 +85,11 @@ def undo_transpose(steps: DecompositionBuilder) -> _Operand:
 
 
 def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, str, str]:
-    """max, exp(x - max), and its sum: differences from the largest are at most 0, and below `lost_exponent` nothing is left of
-    exp. The sum reaches that of equal numbers, since samples may show no close call."""
+    """Add and return max, exp(x - max), and the sum of that.
+
+    Differences from the largest are at most 0; below `lost_exponent` their exp is zero. The sum's range includes a close call
+    of several equal numbers, which samples may not show.
+    """
     x, axis = operand.name, operand.axis
     length = steps.shape(x)[axis]
     largest = steps.add("ReduceMax", x, (axis,), what="max")
@@ -95,7 +106,10 @@ def exponentials(steps: DecompositionBuilder, operand: _Operand) -> tuple[str, s
 
 @dataclass(frozen=True)
 class Softmax(FloatOp):
-    """y[r, :] = softmax(x[r, :])."""
+    """A float operator y[r, :] = softmax(x[r, :]) on a matrix.
+
+    Its output has one fixed scale: 2^-8 for 8-bit codes, 2^-15 for 16-bit ones.
+    """
 
     one_type: ClassVar[bool] = True
 
@@ -112,7 +126,7 @@ class Softmax(FloatOp):
         return None
 
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
-        """One of 16 bits where none of 8 would do."""
+        """Return a type of 16 bits where none of 8 would do; else None."""
         fits = graph.types[node.inputs[0]].shape[1] <= MOST_COLUMNS_OF_BYTES and not chip.numerics.symmetric_activations
         return None if fits else next((codes for codes in chip.operand_types if codes.bits > 8), None)
 
@@ -127,7 +141,9 @@ class Softmax(FloatOp):
 
 @dataclass(frozen=True)
 class IntegerSoftmax(TiledOp):
-    """Codes[r, c] of one type to the same, at the scale of `Softmax`; scale of the input: multiplier 2**(-shift - 26)."""
+    """A softmax on codes[r, c] of one type, at the output scale of `Softmax`. The input's scale is multiplier * 2**(-shift -
+    26).
+    """
 
     NAME = "Softmax"
     VERSION = 1
@@ -176,7 +192,7 @@ class IntegerSoftmax(TiledOp):
 
 
 def select(scope: SelectionContext) -> None:
-    """Over the last dimension, as rows of a matrix."""
+    """Select a Softmax over the last dimension, as rows of a matrix. Refuse other dimensions."""
     x, shape = scope.node.inputs[0], scope.shape(scope.node.inputs[0])
     if not shape or scope.attributes["axis"] % len(shape) != len(shape) - 1:
         return scope.refuse(f"Softmax over another than the last of {len(shape)} dimensions")

@@ -1,6 +1,7 @@
-"""Operators that spread channels over space: DepthToSpace, SpaceToDepth, and ConvTranspose by way of them.
+"""Select operators that exchange channels and space: DepthToSpace, SpaceToDepth, and ConvTranspose by way of them.
 
-A transposed convolution of stride s is s x s ordinary ones, one for each place an output can have between two inputs.
+A transposed convolution of stride s is s x s ordinary ones, called phases, one for each place of an output between two
+inputs.
 They run as one convolution with s x s times the channels, whose output is interleaved and cut to size.
 """
 
@@ -23,6 +24,7 @@ Shape = tuple[int, ...]
 
 
 def depth_to_space(scope: SelectionContext) -> None:
+    """Select DepthToSpace as a view, a Transpose and a view."""
     block = int(scope.attributes["blocksize"])
     source = scope.read(scope.node.inputs[0], "nhwc")
     n, h, w, c = scope.types[source].shape
@@ -35,6 +37,7 @@ def depth_to_space(scope: SelectionContext) -> None:
 
 
 def space_to_depth(scope: SelectionContext) -> None:
+    """Select SpaceToDepth as a view, a Transpose and a view."""
     block = int(scope.attributes["blocksize"])
     source = scope.read(scope.node.inputs[0], "nhwc")
     n, h, w, c = scope.types[source].shape
@@ -43,7 +46,7 @@ def space_to_depth(scope: SelectionContext) -> None:
 
 
 def _emit_transposed(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> None:
-    """The node's output: `source` under the shape `view`, transposed, under the output's own shape."""
+    """Make the node's output: `source` under the shape `view`, transposed, under the output's own shape."""
     moved = _transpose_view(scope, source, view, perm)
     n, c, h, w = scope.shape(scope.node.outputs[0])
     return scope.emit(Reshape((n, h, w, c)), (moved,), "nhwc")
@@ -56,10 +59,11 @@ def _transpose_view(scope: SelectionContext, source: str, view: Shape, perm: Sha
 
 @dataclass(frozen=True)
 class Phases:
-    """A dimension of a transposed convolution, in which `taps` inputs meet an output.
+    """One dimension of a transposed convolution, as an ordinary convolution whose output is interleaved.
 
-    There are `count` groups of `stride` outputs, from the group `first` on, with the input padded.
-    The required outputs begin `cut` into them.
+    `stride`: outputs of a group. `taps`: inputs that meet an output. `before`, `after`: padding of the input; negative cuts
+    it.
+    `count`: groups of outputs that are made. `cut`: outputs in front of the first that is wanted.
     """
 
     stride: int
@@ -71,7 +75,10 @@ class Phases:
 
 
 def phases(size: int, out: int, kernel: int, stride: int, begin: int) -> Phases:
-    """size inputs, `out` outputs; y[i stride + k - begin] += x[i] w[k]. Groups that no wanted output lies in are not made."""
+    """Return the phases of a dimension of `size` inputs and `out` outputs, where y[i stride + k - begin] += x[i] w[k].
+
+    Groups that no wanted output lies in are not made.
+    """
     taps = max(-(-kernel // stride), 1)
     first, last = begin // stride, (begin + out - 1) // stride
     before = taps - 1 - first
@@ -79,7 +86,7 @@ def phases(size: int, out: int, kernel: int, stride: int, begin: int) -> Phases:
 
 
 def both_phases(attributes: Mapping[str, Any], weights: Shape, size: Shape, out: Shape) -> tuple[Phases, Phases]:
-    """Return the phases of rows and columns.
+    """Return the phases of rows and of columns.
 
     `weights`: [c, o/g, kh, kw].
     `size`, `out`: NCHW.
@@ -94,7 +101,7 @@ def both_phases(attributes: Mapping[str, Any], weights: Shape, size: Shape, out:
 
 
 def conv_transpose(scope: SelectionContext) -> None:
-    """y[o, i s + k - p] += x[c, i] w[c, o, k] (ONNX ConvTranspose-11)."""
+    """Select a ConvTranspose, y[o, i s + k - p] += x[c, i] w[c, o, k]. Refuse computed weights and other than two dimensions."""
     x, w = scope.node.inputs[:2]
     bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
     weights, a = scope.value(w), scope.attributes
@@ -115,7 +122,7 @@ def conv_transpose(scope: SelectionContext) -> None:
 
 
 def _spread(weights: np.ndarray, dilations: Shape) -> np.ndarray:
-    """Zeros between the taps of a dilated window."""
+    """Return the weights with zeros between the taps of a dilated window."""
     if all(d == 1 for d in dilations):
         return weights
     kernel = tuple((k - 1) * d + 1 for k, d in zip(weights.shape[2:], dilations))
@@ -125,7 +132,7 @@ def _spread(weights: np.ndarray, dilations: Shape) -> np.ndarray:
 
 
 def phase_weights(weights: np.ndarray, groups: int, rows: Phases, columns: Phases) -> np.ndarray:
-    """[c, o/g, kh, kw] -> [g (row phase) (column phase) o/g, taps, taps, c/g], taps in the order of an ordinary convolution."""
+    """Return the weights [c, o/g, kh, kw] as [g (row phase) (column phase) o/g, taps, taps, c/g], for an ordinary convolution."""
     channels, outputs, height, width = weights.shape
     full = (rows.taps * rows.stride, columns.taps * columns.stride)
     padded = np.zeros((channels, outputs, *full), weights.dtype)
@@ -136,7 +143,7 @@ def phase_weights(weights: np.ndarray, groups: int, rows: Phases, columns: Phase
 
 
 def _add_convolution(scope: SelectionContext, source: str, rows: Phases, columns: Phases, groups: int, names: list[str]) -> str:
-    """The ordinary convolution: [n, groups of rows, groups of columns, channels of all phases]."""
+    """Add the ordinary convolution and return its output [n, groups of rows, groups of columns, channels of all phases]."""
     n, h, w, c = scope.types[source].shape
     pads = (rows.before, columns.before, rows.after, columns.after)
     lows, highs = [max(p, 0) for p in pads[:2]], [max(p, 0) for p in pads[2:]]

@@ -1,7 +1,9 @@
-"""Functions that step, where a table would be interpolated across the step: whole numbers, thresholds, and what has no step.
+"""Lower functions of one number that step, such as Round or a threshold, where an interpolated table would blur the step.
 
-Round, Floor and Ceil round once, to codes that count in ones. A Sign, and what is chosen by one, compares codes with the last
-code before the step. What stands around them is a change of scale, a sum, a product, or a table of what has no step.
+`ops.unary` calls `find_step_decomposition` while a `Unary` on 16-bit codes is quantized. Round, Floor and Ceil are rounded
+once, to codes that count in ones. A Sign, and a choice by the sign of something, compare codes with the last code before the
+step.
+The rest of the function is a change of scale, a sum, a product, or a table of a part without steps.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ _ONES = Quant(1.0, 0)
 
 
 class _Unknown(Exception):
-    """A function that is not made of the parts below."""
+    """The exception that a function cannot be lowered by the parts below; `find_step_decomposition` then returns None."""
 
 
 class _Line(NamedTuple):
-    """y = slope x + offset, clamped to `ends` where there are any."""
+    """The line y = slope x + offset, clamped to `ends` where they are not None."""
 
     slope: float
     offset: float
@@ -57,8 +59,13 @@ class _Line(NamedTuple):
 
 
 def find_step_decomposition(node: Node, function: Function, scope: QuantContext) -> list[Node] | None:
-    """The integer nodes of y = function(x) where it steps over the codes of x, None elsewhere. None too where the machine lacks
-    an operation, wraps what a comparison clamps, or rounds towards zero."""
+    """Return the integer nodes of y = function(x), the last of which makes the node's output; None where a table does as
+    well.
+
+    None: the function does not step over the codes of x, or is not made of parts that can be lowered. None too where the
+    machine lacks an operation, wraps what a comparison clamps, or rounds towards zero.
+    `node`: of the chip. New constants and tensors go to `scope`.
+    """
     numerics = scope.chip.numerics
     lacks = not all(name in scope.chip.functions for name in _FUNCTIONS)
     if lacks or numerics.wraps or numerics.rounding is Rounding.TRUNCATE or not _may_step(function):
@@ -74,6 +81,7 @@ def find_step_decomposition(node: Node, function: Function, scope: QuantContext)
 
 
 def _may_step(function: Function) -> bool:
+    """Return whether the function has a part that may step."""
     waiting, visited = [function], set[int]()
     while waiting:
         part = waiting.pop()
@@ -88,22 +96,24 @@ def _may_step(function: Function) -> bool:
 
 @dataclass
 class _PartValues:
-    """The parts of a function at every code of its input, and which of them step between two codes. reals: float64, the numbers
-    of these codes."""
+    """The values of a function's parts at every code of its input, and which of them step between two codes.
+
+    `reals`: float64, the numbers of these codes. `cache`, `stepping`: values and answers by the part's id.
+    """
 
     reals: Array
-    cache: dict[int, Array] = field(default_factory=dict[int, Array])  # values, by the part's id
+    cache: dict[int, Array] = field(default_factory=dict[int, Array])
     stepping: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def of(self, part: Function) -> Array:
-        """Compute the part at every code of x."""
+        """Return the part's value at every code of x, float64."""
         if id(part) not in self.cache:
             with np.errstate(all="ignore"):
                 self.cache[id(part)] = np.asarray(evaluate(part, self.reals), np.float64)
         return self.cache[id(part)]
 
     def has_step(self, part: Function) -> bool:
-        """Whether it, or a part of it, steps between two codes of x."""
+        """Return whether the part, or a part of it, steps between two codes of x."""
         if isinstance(part, float | int):
             return False
         if id(part) not in self.stepping:
@@ -111,7 +121,7 @@ class _PartValues:
         return self.stepping[id(part)]
 
     def is_step(self, part: Function) -> bool:
-        """Whether it steps itself, more than what codes round."""
+        """Return whether the part itself steps, by more than rounding to codes does."""
         kind, arguments = part[0], part[1:]
         if kind not in _KINDS:
             return False
@@ -127,7 +137,10 @@ class _PartValues:
         )
 
     def inmost(self, part: Function) -> tuple[Function, Callable[[Array], Array]]:
-        """The part of this one that steps, where nothing else of it reads x, and this one as its function."""
+        """Return (the innermost part that steps, the given part as a function of it).
+
+        It is the given part itself where several of its arguments depend on x.
+        """
         moving = [a for a in part[1:] if not isinstance(a, float | int)]
         if self.is_step(part) or len(moving) != 1:
             return part, lambda v: v
@@ -138,10 +151,13 @@ class _PartValues:
 
 @dataclass
 class _StepLowering:
-    """Makes the nodes of a function's parts, each a tensor of codes. Its methods raise _Unknown."""
+    """Adds the nodes of a function's parts to `steps`, each a tensor of codes. Its methods raise _Unknown where they cannot.
+
+    `count`: tensors made so far, for their names.
+    """
 
     steps: CodeSteps
-    count: int = 0  # of the tensors made
+    count: int = 0
 
     def __post_init__(self) -> None:
         self.x = self.steps.read(self.steps.node.inputs[0])
@@ -152,7 +168,7 @@ class _StepLowering:
         self.values = self.parts.of
 
     def lower(self, part: Function, y: CodeOperand | None = None) -> CodeOperand:
-        """The codes of a part. y: those of the node's output, where it is that; else they are of its own range."""
+        """Return the codes of a part. `y`: the node's output where the part is that; None: codes of the part's own range."""
         if not self.parts.has_step(part):
             return self._apply(partial(evaluate, part), self.x, self.reals, part, y)
         if self.parts.is_step(part):
@@ -170,7 +186,10 @@ class _StepLowering:
     def _apply(
         self, f: Callable[[Array], Array], source: CodeOperand, read: Array, part: Function, y: CodeOperand | None
     ) -> CodeOperand:
-        """part = f(source), `read` the numbers of the source at every code of x: a line or a table."""
+        """Return part = f(source) as a line or a table.
+
+        `read`: the numbers of the source at every code of x.
+        """
         function_values = self.values(part)
         if not np.isfinite(function_values).all():
             raise _Unknown
@@ -189,7 +208,10 @@ class _StepLowering:
     def _table_of_whole(
         self, f: Callable[[Array], Array], source: CodeOperand, numbers: Array, y: CodeOperand
     ) -> tuple[CodeOperand, LookupTable]:
-        """Whole numbers at such a scale that each has an entry, up to 255, and their table: TOSA's entries lie at whole steps."""
+        """Return the source rescaled so that each whole number up to 255 has an entry of its own, and the table of these.
+
+        TOSA's entries lie at whole steps.
+        """
         bits = min(_ENTRY_BITS, int(np.log2(source.codes.high / np.abs(numbers).max())))
         read = self._rescaled(source, replace(source, name="", quant=Quant(2.0**-bits, 0)))
         between = partial(np.interp, xp=numbers, fp=f(numbers))
@@ -212,7 +234,9 @@ class _StepLowering:
         return self._sum("add", scaled, offset, y, bounds) if line.slope > 0 else self._sum("sub", offset, scaled, y, bounds)
 
     def _round_to_integers(self, part: Function, y: CodeOperand | None) -> CodeOperand:
-        """Whole numbers, in ones: what the machine rounds, moved by up to half a number."""
+        """Return a Round, Floor or Ceil in ones: what the machine's rounding gives of the argument, moved by up to half a
+        number.
+        """
         kind, inner = part
         read, ones = self.values(inner), self._coded(part, _ONES)
         if np.abs(self.values(part)).max() > ones.codes.high:
@@ -231,21 +255,24 @@ class _StepLowering:
         return rounded if y is None else self._rescaled(rounded, y)
 
     def _half_even(self, x: CodeOperand, step: float, part: Function) -> CodeOperand:
-        """x rounded, where codes lie halfway between whole numbers: to an even number first, then what is left of x, a little
-        less of it so that halves are nothing."""
+        """Return x rounded half to even, where codes lie halfway between whole numbers.
+
+        x is rounded to even numbers first. The remainder, made a little smaller so that halves vanish, is rounded and added.
+        """
         ones = self._coded(part, _ONES)
         even = _times(self._rescaled(_times(x, 0.5), ones), 2.0)
         remainder = self._sum("sub", x, even, replace(x, name=""))
         return self._sum("add", even, self._rescaled(_times(remainder, 1 - step / 2), ones), ones)
 
     def _sign(self, part: Function, y: CodeOperand | None) -> CodeOperand:
+        """Return -1, 0 or 1 as the difference of two comparisons."""
         values = self.values(part[1])
         up, down = self._truth(values > 0), self._truth(values < 0)
         signs = self._sum("sub", up, down, self._coded(part, _ONES), (-1, 1))
         return signs if y is None else self._rescaled(signs, y)
 
     def _choice(self, part: Function, y: CodeOperand | None) -> CodeOperand:
-        """yes where the argument is positive, else no: each times its truth, which is exactly nothing or itself."""
+        """Return `yes` where the argument is positive, else `no`: each times its truth, which is exactly nothing or itself."""
         _, argument, yes, no = part
         y, positive = y or self._coded(part), self.values(argument) > 0
         chosen = [(value, mask) for value, mask in ((yes, positive), (no, ~positive)) if value != 0.0]
@@ -256,13 +283,14 @@ class _StepLowering:
         return self._sum("add", a, b, y)
 
     def _operand(self, value: Function, y: CodeOperand) -> CodeOperand:
+        """Return a value of a choice: the codes of a part, or a constant in the codes of y."""
         if not isinstance(value, float | int):
             return self.lower(value)
         code = int(np.clip(np.rint(value / y.quant.scale) + y.quant.zero_point, *y.codes.limits))
         return self.steps.constant(self._next("number"), np.array(code), y.quant, y.codes)
 
     def _truth(self, mask: Array) -> CodeOperand:
-        """1 at the codes of x in `mask`, which are all beyond one of them, else 0."""
+        """Return 1 at the codes of x in `mask`, else 0. The mask must have one step."""
         codes, ends = self.x.codes, np.flatnonzero(np.diff(mask))
         if ends.size != 1:
             raise _Unknown
@@ -273,14 +301,16 @@ class _StepLowering:
         return self.steps.sum(self._next("beyond"), "sub", *pair, truth, (0, 1), FINE)
 
     def _coded(self, part: Function, quant: Quant | None = None) -> CodeOperand:
-        """Codes like those of x for the numbers of a part."""
+        """Return the form of a tensor for the part: the type of x, and qparams of the part's own range unless given. Nothing
+        is added.
+        """
         values = self.values(part)
         if not np.isfinite(values).all():
             raise _Unknown
         return CodeOperand("", quant or activation_quant(Range.of(values), self.numerics), self.x.codes, self.x.shape)
 
     def _constant(self, value: float, like: CodeOperand) -> CodeOperand:
-        """A number in codes that are finer by a power of two than those of `like`, where these hold it."""
+        """Return a number in codes that are finer than those of `like` by a power of two, as far as they hold it."""
         most = like.codes.high * like.quant.scale
         bits = 0 if value == 0 else max(0, min(like.codes.bits - 2, int(np.floor(np.log2(most / abs(value))))))
         quant = Quant(like.quant.scale / 2**bits, 0)
@@ -305,7 +335,7 @@ class _StepLowering:
         return self.steps.product(self._what(y), a, b, y)
 
     def _what(self, y: CodeOperand) -> str:
-        """The words for a tensor: none for the node's output."""
+        """Return the words that name a tensor; "" for the node's output."""
         return "" if y.name else self._next("step")
 
     def _next(self, kind: str) -> str:
@@ -314,7 +344,7 @@ class _StepLowering:
 
 
 def _line(x: Array, y: Array) -> _Line | None:
-    """y as a line of x, clamped or not; None where it is none. x: float64[n], not all equal."""
+    """Return y as a line of x, clamped or not; None where it is none. `x`: float64[n], not all equal."""
     low, high = float(y.min()), float(y.max())
     near, inside = _NEAR * max(abs(low), abs(high)), np.flatnonzero((y > low) & (y < high))
     for at, ends in ((np.arange(x.size), None), (inside, (low, high))):
@@ -333,7 +363,7 @@ def _line(x: Array, y: Array) -> _Line | None:
 
 
 def _times(source: CodeOperand, factor: float) -> CodeOperand:
-    """The same codes, for numbers that are so many times larger."""
+    """Return the same codes for numbers that are `factor` times as large."""
     return replace(source, quant=replace(source.quant, scale=factor * source.quant.scale))
 
 

@@ -1,6 +1,7 @@
-"""Rows written at a place that is a number of each run: TensorScatter, by a base register that is read from memory.
+"""Write and read rows at a place that is a number of each run: TensorScatter, and circular buffers of states.
 
-On machines without such registers one row is a choice over all places, which every machine has.
+A base register that is read from memory (control.indirect) holds the place. On machines without it, writing one row is
+decomposed into a choice over all places. Classes follow `FloatOp` and `MoveOp` in `ops.kit.operator`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _KEY = "control.indirect"
 
 @dataclass(frozen=True)
 class ScatterRows(FloatOp):
-    """An operator y = x, but for rows along `axis` from the place number[0] on, which are those of z.
+    """A float operator y = x, except for rows along `axis` from number[0] on, which are those of z. Inputs are x, z, number.
 
-    The inputs are x, z, number.
+    `in_place`: y takes the storage of x, of which only these rows are written.
     """
 
     axis: int
@@ -36,10 +37,7 @@ class ScatterRows(FloatOp):
         return _find_missing_type(graph.types[node.inputs[0]].shape[self.axis], chip)
 
     def number_type(self, shape: tuple[int, ...], chip: Chip) -> CodeType:
-        """Return the type of the codes of the place.
-
-        `shape`: shape of x.
-        """
+        """Return the narrowest type of codes for the place. `shape`: of x."""
         return min(number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
@@ -56,9 +54,11 @@ class ScatterRows(FloatOp):
 
 @dataclass(frozen=True)
 class PutRows(MoveOp):
-    """An integer ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0.
+    """An integer operator that writes rows: inputs x, rows, number; all of one scale.
 
-    `again`: 0, or the distance in rows at which they are written once more.
+    A number beyond the last place that holds the rows counts as that place; one below 0 counts as 0.
+    `in_place`: as in `ScatterRows`.
+    `again`: 0, or the distance in rows at which the rows are written once more.
     """
 
     NAME = "PutRows"
@@ -97,8 +97,11 @@ class PutRows(MoveOp):
 
 @dataclass(frozen=True)
 class TakeRows(MoveOp):
-    """`count` rows of x along `axis`, from row number[0] + `first` on, as `shape`, which may have other dimensions of one place:
-    inputs x, number. A number beyond `last` is that one; less than 0 is 0."""
+    """An integer operator that reads `count` rows of x along `axis`, from row number[0] + `first` on. Inputs are x, number.
+
+    A number beyond `last` counts as that; one below 0 counts as 0.
+    `shape`: of the output, which may have other dimensions of one.
+    """
 
     NAME = "TakeRows"
     VERSION = 1
@@ -127,7 +130,7 @@ class TakeRows(MoveOp):
 
 
 def number_types(places: int, chip: Chip) -> list[CodeType]:
-    """Return the types of the numbers of so many places: signed ones, as `load_base` reads them."""
+    """Return the machine's types that can count so many places: signed ones, as `load_base` reads them. The list may be empty."""
     return [codes for codes in chip.code_types if codes.limits[0] < 0 and codes.limits[1] >= places - 1]
 
 
@@ -142,7 +145,7 @@ def _find_missing_type(places: int, chip: Chip) -> str | None:
 
 
 def find_missing_row_support(node: OnnxNode, graph: Graph, chip: Chip) -> str | None:
-    """Why the machine does not write rows where the number says, which one row can do without."""
+    """Return why the machine cannot write rows where the number says, or None. Then a single row can be decomposed."""
     cache, _, *at = node.inputs
     if not any(at) or at[0] in graph.constants:
         return "its place is constant"
@@ -158,6 +161,7 @@ def _axis(node: OnnxNode, graph: Graph) -> int:
 
 
 def scatter(scope: SelectionContext) -> None:
+    """Select a TensorScatter. Refuse it without indirect base registers, and for constant operands or several places."""
     reason = find_missing_row_support(scope.node, scope.graph, scope.chip)
     cache, new, *at = scope.node.inputs
     if reason is not None:
@@ -169,7 +173,7 @@ def scatter(scope: SelectionContext) -> None:
 
 
 def one_row(steps: DecompositionBuilder) -> None:
-    """The new one where a place is that of the row, what was there elsewhere."""
+    """Decompose a TensorScatter of one row: Where chooses the new row at its place, the cache elsewhere. Refuse several rows."""
     cache, new, *at = steps.node.inputs
     shape, axis = steps.shape(cache), _axis(steps.node, steps.graph)
     if steps.shape(new)[axis] != 1:

@@ -1,4 +1,9 @@
-"""Functions of one number: any chain of pointwise operators with scalar constants is one table on the chip."""
+"""Select and quantize functions of one number: any chain of pointwise operators with scalar constants is one table on the
+chip.
+
+`passes.compose` makes `Unary` nodes. `quantize` picks the cheapest exact form: a view, a change of scale, a product, steps, a
+table.
+"""
 
 from __future__ import annotations
 
@@ -50,18 +55,25 @@ _NEAR_ZERO, _BENT = 2.0**-20, 2.0**-8
 
 @dataclass(frozen=True)
 class Unary(FloatOp):
-    """y = function(x), element by element. name: of the machine's functions, None where no single one is meant."""
+    """A float operator y = function(x), element by element.
+
+    `name`: the function's name among the machine's functions; None where it is no single one of them.
+    """
 
     function: Function
     name: str | None = None
 
     def find_own_fault(self) -> str | None:
+        """Return why the function or its name is none, or None."""
         if fault := find_function_fault(self.function):
             return f"Unary: function {fault}"
         fault = find_name_fault(self.name)
         return fault and f"Unary: name {fault}"
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return the reason, or None: the machine needs a rate for the function or for tables, or a rescale where that is
+        enough.
+        """
         if (self._rescales(chip) or self._is_step(chip)) and "rescale" in chip.functions:
             return None
         if machine.find_function_rate(self.name, chip.functions):
@@ -76,6 +88,7 @@ class Unary(FloatOp):
         return self._rescales(chip)
 
     def get_effective_range(self, input_range: Range, y: Quant, codes: CodeType) -> Range:
+        """Return the part of the input's range beyond whose ends the function gives the code that it gives there."""
         beyond = input_range.span * _BEYOND  # where a function is about to leave a code at an end, it has not stopped there
         x = np.linspace(input_range.low - beyond, input_range.high + beyond, _LOOKED_AT)
         with np.errstate(all="ignore"):
@@ -88,7 +101,7 @@ class Unary(FloatOp):
 
     @property
     def bends_at_zero(self) -> bool:
-        """Return whether the slope changes at zero, as that of LeakyRelu does; not of a clamp, which no table makes."""
+        """True where the slope changes at zero, as that of LeakyRelu does; False for clamps, which no table computes."""
         if affine_bounds(self.function) is not None:
             return False
         near = _NEAR_ZERO * np.array([-1, -0.5, 0, 0.5, 1])
@@ -99,11 +112,13 @@ class Unary(FloatOp):
         return bool(is_bent and np.isfinite(jump))
 
     def reach(self, x: Range) -> Bounds:
+        """Return the least and largest value over the range `x`; None for both where one is not finite."""
         with np.errstate(all="ignore"):
             values = evaluate(self.function, np.linspace(x.low, x.high, _LOOKED_AT))
         return (float(values.min()), float(values.max())) if np.isfinite(values).all() else (None, None)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the integer nodes: one in most cases, more where the input is rescaled for a table or the function steps."""
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         read, output_codes = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
         if read == output_codes and self._renames(x, y, read):
@@ -136,8 +151,12 @@ class Unary(FloatOp):
         return abs(x.scale * factor / y.scale - 1) * 2.0**codes.bits < 0.5
 
     def _exact(self, node: Node, scope: QuantContext) -> Node | None:
-        """In the place of an interpolated table, which bends between two of its entries: a square as a product, a multiple,
-        shifted or not, clamped or not, as a change of scale, where the machine has it to half a code."""
+        """Return the function as a product or a change of scale, in place of an interpolated table; None where neither is
+        exact.
+
+        A square is a product. A multiple, shifted or not, clamped or not, is a change of scale where the machine has it to
+        half a code.
+        """
         operations = scope.chip.functions
         if self.function == SQUARE and "mul" in operations:
             return self._square(node, scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope)
@@ -162,7 +181,10 @@ class Unary(FloatOp):
         return self._make_rescale(node, factor, bounds, scope, offset) if off <= 0.5 else None
 
     def _square(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
-        """A product is exact; between two entries of a table a square is always above itself, which a mean of many shows."""
+        """Return the square as a product, which is exact.
+
+        Between two entries a table of it is always above it, which a mean of many shows.
+        """
         codes = scope.codes(node.outputs[0])
         scale = product_scale(x.scale, x.scale, y.scale, scope.chip.numerics)
         requant = scope.requant(scale, "mul", codes, y.zero_point, *codes.limits, where=node.name)
@@ -186,7 +208,7 @@ class Unary(FloatOp):
         return [before, Node(node.name, op, (inner,), node.outputs, node.sources)]
 
     def _read_at(self, source: str, target: str, x: Quant, y: Quant, scope: QuantContext) -> Quant:
-        """Return the qparams of the input of an interpolated table."""
+        """Return the qparams at which an interpolated table reads its input; the output is widened where entries need it."""
         input_range = scope.find_calibrated_range(source) if scope.graph.origins[source].layout != INNER else None
         reading = TableReadout(self._at, x, y, input_range, scope.find_calibrated_range(target), scope.numerics(target))
         read = (
@@ -200,7 +222,7 @@ class Unary(FloatOp):
         return read
 
     def _get_effective_input(self, x: Quant, y: Quant, numerics: Numerics) -> Range:
-        """The part of the input's codes beyond which the function gives the code that it gives there."""
+        """Return the part of the input's codes beyond which the function gives the code that it gives there."""
         part = quant_range(x, numerics)
         for _ in range(_ROUNDS):  # each looks more closely
             part, before = self.get_effective_range(part, y, numerics.activation), part
@@ -212,7 +234,7 @@ class Unary(FloatOp):
         return evaluate(self.function, real)
 
     def _between(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> list[Node]:
-        """A table has one type: that of more bits, from or to which the other is rescaled."""
+        """Return a lookup between two types: the table has that of more bits, from or to which the other is rescaled."""
         (source,), (target,) = node.inputs, node.outputs
         read, output_codes = scope.codes(source), scope.codes(target)
         if output_codes.bits > read.bits:
@@ -223,7 +245,9 @@ class Unary(FloatOp):
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
 
     def _rescales(self, chip: Chip) -> bool:
-        """Return whether it is a change of scale that the machine supports whatever the codes' scales are, clamped or not."""
+        """Return whether the function is a change of scale, clamped or not, that the machine supports whatever the codes'
+        scales are.
+        """
         factor, _ = find_scaled_bounds(self.function) or (0.0, None)
         return factor > 0 and (chip.numerics.scale.kind != "pow2" or math.frexp(factor)[0] == 0.5)
 
@@ -235,7 +259,7 @@ class Unary(FloatOp):
         return self.function == SIGN and not chip.numerics.wraps
 
     def _step(self, node: Node, x: Quant, y: Quant, scope: QuantContext) -> Node:
-        """One code of x reaches the code of 1. A power of two is a scale of every machine, where it reaches as far."""
+        """Return a Sign as a change of scale so large that one code of x reaches the code of 1, clamped."""
         codes, zero = scope.codes(node.outputs[0]), y.zero_point
         low, high = clamp_codes((-1.0, 1.0), y, codes)
         reach = 2.0 ** np.ceil(np.log2(max(high - zero, zero - low, 1)))
@@ -244,7 +268,10 @@ class Unary(FloatOp):
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
     def _make_rescale(self, node: Node, factor: float, bounds: Bounds, scope: QuantContext, offset: float = 0.0) -> Node:
-        """factor: positive; offset: what is added, to half a code."""
+        """Return the function factor x + offset, clamped, as a change of scale.
+
+        `factor`: positive. `offset`: a real number, rounded to a code.
+        """
         x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         (low, high), zero_point = clamp_codes(bounds, y, codes), y.zero_point + round(offset / y.scale)
         requant = scope.requant(x.scale * factor / y.scale, "rescale", codes, zero_point, low, high, where=node.name)
@@ -252,7 +279,7 @@ class Unary(FloatOp):
 
 
 def _in_type(quant: Quant, codes: CodeType, wider: CodeType) -> Quant:
-    """The scale at which codes of at least as many bits hold what these hold."""
+    """Return the qparams at which codes of `wider`, of at least as many bits, hold the same numbers."""
     step = 2 ** (wider.bits - codes.bits)
     return Quant(quant.scale / step, (quant.zero_point - codes.low) * step + wider.low)
 

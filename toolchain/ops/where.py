@@ -1,7 +1,7 @@
 """Select Where, and Max and Min of two tensors: one of two values, element by element, and nothing of the other.
 
 The result is c x + (1 - c) y, each product at the output's scale.
-The value that is not chosen adds exactly nothing, and the chosen one is rounded once.
+The value that is not chosen adds exactly nothing, and the chosen one is rounded once. Classes follow `FloatOp`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _FUNCTIONS = ("add", "sub", "mul")
 
 @dataclass(frozen=True)
 class Where(FloatOp):
-    """y = x where c, else z: inputs c, x, z, each a tensor or a constant, numpy broadcasting. What of a constant lies beyond the
-    output's codes, infinity too, is their end."""
+    """A float operator y = x where c, else z: inputs c, x, z, each a tensor or a constant, with numpy broadcasting.
+
+    Constant values beyond the output's codes, infinity too, become their end.
+    """
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return find_missing_function(_FUNCTIONS, node, graph, chip)
@@ -45,7 +47,7 @@ class Where(FloatOp):
 
 @dataclass(frozen=True)
 class PairExtremum(FloatOp):
-    """y = the larger (max) or smaller (min) of two, as `Compare` tells them apart."""
+    """A float operator y = the larger (max) or smaller (min) of two, as `Compare` tells them apart."""
 
     kind: Literal["max", "min"]
 
@@ -64,7 +66,7 @@ class PairExtremum(FloatOp):
 
 
 def operand(steps: CodeSteps, name: str) -> CodeOperand:
-    """A value to be chosen: a constant is rounded to the codes of the output."""
+    """Return a value to be chosen; a constant is rounded to the codes of the output."""
     value = steps.scope.graph.constants.get(name)
     if value is None:
         return steps.read(name)
@@ -74,7 +76,7 @@ def operand(steps: CodeSteps, name: str) -> CodeOperand:
 
 
 def build_where(steps: CodeSteps, c: CodeOperand, x: CodeOperand, z: CodeOperand) -> None:
-    """The steps from a bool and two values to the node's output."""
+    """Add the steps from a bool and two values to the node's output."""
     y = steps.output
     _hold_ends(steps, x, z, y)
     other = replace(c, name=f"{c.name}/not", value=1 - c.value) if c.value is not None else _opposite(steps, c)
@@ -84,9 +86,9 @@ def build_where(steps: CodeSteps, c: CodeOperand, x: CodeOperand, z: CodeOperand
 
 
 def _hold_ends(steps: CodeSteps, x: CodeOperand, z: CodeOperand, y: CodeOperand) -> None:
-    """Widen the output's range where its codes are finer than those of a choice.
+    """Widen the output's range by half a step of a choice where its own codes are finer.
 
-    The chosen numbers lie up to half a step beyond the range, and would be other numbers where they are cut.
+    The chosen numbers lie up to half a step beyond the range, and would be changed if they were cut.
     """
     step = max(value.quant.scale for value in (x, z))
     output_range = steps.scope.find_calibrated_range(y.name)
@@ -99,13 +101,14 @@ def _opposite(steps: CodeSteps, c: CodeOperand) -> CodeOperand:
 
 
 def _part(steps: CodeSteps, what: str, c: CodeOperand, x: CodeOperand, y: CodeOperand) -> CodeOperand:
-    """x where c, else zero, in the codes of y."""
+    """Return x where c, else zero, in the codes of y."""
     if c.value is None or x.value is None:
         return steps.product(what, c, x, y)
     return steps.constant(what, np.where(c.value == 1, x.value, y.quant.zero_point), y.quant, y.codes)
 
 
 def _where(scope: SelectionContext) -> None:
+    """Select a Where. Refuse NaN, and large constants that others than masked operators read."""
     no_nan(scope, scope.node.inputs)
     values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
     far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)
@@ -135,7 +138,7 @@ def _is_masked_only(name: str, graph: Graph) -> bool:
 
 
 def _less_largest(node: Node, name: str, producers: Mapping[str, Node]) -> bool:
-    """x - max(x): the step of a Softmax that is taken apart."""
+    """Return whether a Sub is x - max(x), the step of a decomposed Softmax."""
     producer = producers.get(node.inputs[1])
     if producer is None or not isinstance(producer.op, OnnxOp) or producer.op.op_type != "ReduceMax":
         return False

@@ -1,4 +1,7 @@
-"""Operands of more bits than an array takes are sums of an upper and lower planes: products of planes, and the sum of these."""
+"""Compute with weights of more bits than an array takes: they are sums of an upper and lower bit slices, called planes here.
+
+`select_convolution` makes a product of each plane and sums them. `input_bit_slices` cuts the input in the same way.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ _SHARES = 8.0
 
 
 class WeightSlicing(NamedTuple):
-    """A plan for slicing weights: the type of each slice, the most slices, and the error at which there are no more."""
+    """A plan for slicing weights.
+
+    `codes`: type of each slice. `most`: the most slices. `tolerance`: the error at which no further slice is made.
+    """
 
     codes: CodeType
     most: int = 1
@@ -33,7 +39,7 @@ class WeightSlicing(NamedTuple):
 
 
 class WeightBitSlices(NamedTuple):
-    """w = upper + the sum of the lower planes, the coarsest first.
+    """Sliced weights: w = upper + the sum of the lower planes, the coarsest first.
 
     Each plane has codes and scales of its own; the bias is the upper's.
     """
@@ -42,10 +48,12 @@ class WeightBitSlices(NamedTuple):
     lower: tuple[BiasQuant, ...]
 
     def reach(self, number: int, x: Quant, codes: CodeType, largest: float) -> float:
-        """Return the largest magnitude that a lower plane adds to an output, never above what any input adds.
+        """Return the largest magnitude that lower plane `number` is taken to add to an output.
 
         It is eight times the lower plane's share of the weights, for outputs up to `largest`.
         If larger, it is half of the sum for inputs that all lie at an end of their codes, in the mean of all signs.
+        It is never above what any input could make it add.
+        `x`, `codes`: qparams and type of the input.
         """
         plane = self.lower[number]
         most = float(np.max(plane.peak * plane.weight.scales)) * x.scale
@@ -56,7 +64,7 @@ class WeightBitSlices(NamedTuple):
 
 
 def _norms(weight: WeightQuant) -> Array:
-    """float64[o], of each channel."""
+    """Return the Euclidean norm of each channel's weights, float64[o]."""
     return np.sqrt(np.square(weight.dequantize().reshape(len(weight.codes), -1)).sum(1))
 
 
@@ -64,7 +72,7 @@ def needs_slices(w: Array, x: CodeType, numerics: Numerics, name: str) -> bool:
     """Return whether weights that the compiler makes are rounded more coarsely than the codes that they multiply.
 
     `x`: type of these codes.
-    `numerics`: with the weights' type.
+    `numerics`: with the weights' type. `name`: for messages.
     """
     if x.bits <= numerics.weight.bits:
         return False
@@ -80,11 +88,11 @@ def tolerate_error(w: Array, x: CodeType) -> float:
 def slice_weights(
     w: Array, bias: Array | None, x: Quant, numerics: Numerics, name: str, slicing: WeightSlicing
 ) -> WeightBitSlices:
-    """Slice weights into planes.
+    """Return the weights in planes, as many as the tolerance needs and at most `slicing.most`.
 
     A step of a lower plane is the least by which half a step of the one above lies within its codes.
-    On machines whose scales are powers of two, it is such a part of the step above.
-    `w`: float[o, ...].
+    On machines whose scales are powers of two, it is a power of two less than the step above.
+    `w`: float[o, ...]. `bias`: float[o] or None. `x`: qparams of the input.
     `numerics`: with weights of the planes' type.
     """
     scaling = WeightScaling(0 if numerics.weights_per_channel else None)
@@ -106,7 +114,7 @@ def slice_weights(
 class SliceProduct(NamedTuple):
     """A product of a plane of the input, or all of it, and a plane of the weights, or all of them.
 
-    `reach`: largest magnitude that it adds to an output; unused for the upper planes.
+    `reach`: largest magnitude that it is taken to add to an output; unused for the upper planes.
     """
 
     name: str
@@ -142,9 +150,9 @@ class SliceResult(NamedTuple):
 def quantize_slice_products(
     node: Node, products: Sequence[SliceProduct], limits: tuple[int, int], scope: QuantContext
 ) -> list[SliceResult]:
-    """Return the result of each product, the upper one first, in the finest codes of an operand.
+    """Register and return the tensor of each product's result, the upper one first, in the finest codes of an operand.
 
-    The upper one has wide codes where the input has these, and all have them where the output does.
+    The upper one has 32-bit codes where the input has these, and all have them where the output does.
     Where the upper one saturates the output does so too, unless the lower ones add more than their reach.
     `limits`: of the output's codes.
     """
@@ -170,7 +178,9 @@ def _make_slice_result(node: Node, what: str, value_range: Range, codes: CodeTyp
 def sum_slice_products(
     node: Node, products: Sequence[SliceProduct], parts: Sequence[SliceResult], limits: tuple[int, int], scope: QuantContext
 ) -> list[Node]:
-    """The sums of what the products make, the last of which makes the node's output: first that of what adds little."""
+    """Return the nodes that sum the results `parts`, of which the last makes the node's output; small addends are summed
+    first.
+    """
     upper, lower, *others = parts
     nodes = list[Node]()
     for number, other in enumerate(others, 1):

@@ -1,4 +1,7 @@
-"""The constants of a convolution's tile: weights, requantization parameters behind them or in a memory of their own, a table."""
+"""Arrange the constants of a convolution's tile task in blocks: weights, requantization parameters and a table.
+
+Parameters lie behind the weights, or in a block of their own where they are in another memory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from toolchain.ops.kit.tile import ConstantBlock, round_up
 
 
 class Addresses(NamedTuple):
-    """A set of constant addresses for an instruction; 0 for those that it does not use."""
+    """The byte addresses of an instruction's constants; 0 for those that it does not use."""
 
     weights: int
     parameters: int = 0
@@ -17,17 +20,17 @@ class Addresses(NamedTuple):
 
 
 class DeferredBytes(NamedTuple):
-    """Bytes that are made when the program is emitted."""
+    """Bytes that `data` makes when the program is emitted."""
 
     size_bytes: int
     data: Callable[[], bytes]
 
 
 class Constants(NamedTuple):
-    """A set of constant blocks of a tile task, and how an instruction addresses them.
+    """The constant blocks of a tile task, and how an instruction addresses them.
 
-    `parameters`: where they begin in the block of the weights, None where they are the block after it.
-    `table`: the number of its block.
+    `parameters`: the byte at which they begin in the block of the weights; None where they are the block after it.
+    `table`: the number of its block; None where there is none.
     """
 
     blocks: tuple[ConstantBlock, ...]
@@ -38,7 +41,7 @@ class Constants(NamedTuple):
         """Return the addresses of an instruction's constants.
 
         `addresses`: the address of each block.
-        `weights`, `parameters`: bytes from the first ones to those of the instruction.
+        `weights`, `parameters`: bytes from the blocks' first weights and parameters to those of the instruction.
         """
         if len(addresses) == 1 and self.parameters is None:
             return Addresses(addresses[0] + weights)
@@ -54,11 +57,11 @@ def partial_sum_constants(key: tuple[Hashable, ...], weights: DeferredBytes) -> 
 def complete_constants(
     key: tuple[Hashable, ...], weights: DeferredBytes, parameters: DeferredBytes, table: Sequence[ConstantBlock], step: int
 ) -> Constants:
-    """Return the constants of a tile task whose sums are written out.
+    """Return the constants of a tile task that stores results: weights, parameters and table.
 
-    `step`: alignment of the parameters in bytes, where weights and parameters lie in one memory, and so in one block.
-    With 0 all tasks of these channels share the parameters.
     `key`: of the weights, (layer, channels, ...).
+    `step`: alignment of the parameters in bytes, where weights and parameters lie in one memory, and so in one block.
+    With 0 they lie apart, and all tasks of these channels share the parameters.
     """
     if not step:
         blocks = (

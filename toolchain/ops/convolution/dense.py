@@ -1,4 +1,6 @@
-"""Make the instructions of a dense or a depthwise convolution, tile by tile."""
+"""Make the tile tasks and instructions of a dense or a depthwise convolution. `tiles.Lowering` has the loops and common
+fields.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from toolchain.ops.kit.tile import BoxLocation, TileTask, Tiling
 
 
 class Dense(Lowering):
-    """One group: every output channel sees every input channel of the group."""
+    """Lowers a convolution group by group: every output channel sees every input channel of its group."""
 
     def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
         self.groups = op.groups
@@ -28,6 +30,7 @@ class Dense(Lowering):
         super().__init__(op, layer, tiling)
 
     def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
+        """Return the task of one machine.Convolution. The last of a tile reads the addend too, where there is one."""
         box = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
         write = self.write(tile) if last else None
         reads = [box]
@@ -57,7 +60,7 @@ class Dense(Lowering):
         return TileTask(tuple(reads), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
     def pack_kernel(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
-        """Pack the weights, with scales and minima of their groups, where they have any."""
+        """Return the packed weights, with scales and minima of their groups where they have any. `shape`: rows x row length."""
         chip, number, groups = self.layer.chip, self.weight_number, self.op.weight_groups
         keys = None if groups is None else self.op.array(self.layer).groups
         size = dense_bytes(*shape, number, chip, self.op.group, keys)
@@ -77,17 +80,19 @@ class Dense(Lowering):
         return DeferredBytes(size, data)
 
     def rows(self, tile: Tile, part: KernelPart) -> Array:
+        """Return the weights [o, ky, kx, i] of the tile's channels and the kernel part."""
         return self.layer.constants[self.weights][cut(tile.channels), part.ky.slice, part.kx.slice, cut(part.inner)]
 
 
 class Depthwise(Lowering):
-    """One weight plane a channel: w[ky, kx, c] in memory."""
+    """Lowers a convolution of one weight plane a channel; weights lie as w[ky, kx, c] in memory."""
 
     def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
         self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
         super().__init__(op, layer, tiling)
 
     def make_task(self, tile: Tile, part: KernelPart, accumulate: bool, last: bool) -> TileTask:
+        """Return the task of one machine.Depthwise."""
         box = self.read(tile, part, tile.channels)
         constants = self.constants(tile, part, (part.ky.size * part.kx.size, tile.channels[1]), last)
 
@@ -106,12 +111,13 @@ class Depthwise(Lowering):
         return TileTask((box,), constants.blocks, write, emit, self.variant(tile, part, box, last))
 
     def pack_kernel(self, tile: Tile, part: KernelPart, shape: tuple[int, int]) -> DeferredBytes:
-        """Row by row."""
+        """Return the packed weights, row by row. `shape`: kernel elements x channels."""
         return DeferredBytes(
             shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
             lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
         )
 
     def rows(self, tile: Tile, part: KernelPart) -> Array:
+        """Return the weights [ky, kx, c] of the tile's channels and the kernel part."""
         channel_weights = self.layer.constants[self.weights][cut(tile.channels), part.ky.slice, part.kx.slice, 0]
         return channel_weights.transpose(1, 2, 0)

@@ -27,7 +27,7 @@ from toolchain.ops.kit.window import Taps
 
 
 def list_grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]:
-    """List the tilings of several groups at once.
+    """Yield the tilings that take several groups at once; none where the machine's limits forbid it.
 
     `channels`: outputs of neighbouring groups.
     `inner`: input channels of one instruction, whose sums are complete.
@@ -55,7 +55,9 @@ def list_grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Ti
 
 
 def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
-    """Groups of one instruction: the fewest cycles a group, of array and weights; 0 where the limits forbid even one."""
+    """Return how many groups of one instruction take the fewest cycles a group, of array and weight loads; 0 where limits
+    forbid one.
+    """
     chip, limits = layer.chip, op.limits(layer)
     mac, dram = op.array(layer), chip.dram
     operands = operands_of(mac, CodeType(layer.input_type(0).dtype), op.weight_type)
@@ -81,7 +83,10 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
 
 
 class Grouped(Lowering):
-    """A work has the instructions of all its groups and parts of the kernel, so that its box is brought and taken once."""
+    """Lowers neighbouring groups together: a tile task has the instructions of all its groups and parts of the kernel.
+
+    So its box is loaded and stored once.
+    """
 
     def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
         self.groups, self.reduction, self.outputs = 1, tiling.inner, layer.output.shape[3]
@@ -131,7 +136,9 @@ class Grouped(Lowering):
         }
 
     def _pack_groups(self, tile: Tile, taps: list[tuple[Taps, Taps]], pieces: list[Pair]) -> tuple[Constants, tuple[int, ...]]:
-        """Weights of every piece and kernel part, and all parameters; where each of the weights begin."""
+        """Return the weights of every piece and kernel part with all parameters, and the byte at which each of the weights
+        begins.
+        """
         chip, (start, _) = self.layer.chip, tile.channels
         offsets: list[int] = []
         end = 0
@@ -152,7 +159,9 @@ class Grouped(Lowering):
         return constants, tuple(offsets)
 
     def _diagonal(self, channel: int, count: int) -> Array:
-        """Weights of `count` groups from output `channel`: [count * own, kh, kw, count * inputs], 0 between groups."""
+        """Return the weights of `count` groups from output `channel` on, [count * own, kh, kw, count * inputs], 0 between
+        groups.
+        """
         weights = self.layer.constants[self.weights]
         wide = np.zeros((count * self.group_outputs, self.kh, self.kw, count * self.inputs), weights.dtype)
         for i in range(count):
@@ -162,5 +171,5 @@ class Grouped(Lowering):
 
 
 def _offset_channels(site: BoxLocation, channels: int) -> BoxLocation:
-    """The site `channels` further along the last dimension."""
+    """Return the location `channels` further along the last dimension."""
     return BoxLocation(site.address + site.strides.offset_bytes((0, 0, 0, channels)), site.strides)

@@ -1,4 +1,4 @@
-"""Slice a tensor of wide codes into a sum of an upper and a lower plane, whose codes the array takes."""
+"""Cut a tensor of 32-bit codes into two bit slices, called planes here, whose codes an array takes: x = upper + lower."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READING = frozenset(("add", "rescale", "sub"))
 
 
 class BitSlice(NamedTuple):
-    """A tensor, or a plane of it, as an array reads it."""
+    """A tensor, or a plane of it, as an array reads it: its name, qparams and type."""
 
     name: str
     quant: Quant
@@ -27,17 +27,18 @@ class BitSlice(NamedTuple):
 
 
 def supports_bit_slices(chip: Chip) -> bool:
-    """Return whether the machine can make planes of wide codes, and a sum of their products."""
+    """Return whether the machine can make planes of 32-bit codes, and sum their products."""
     return _READING.issubset(chip.functions) and bool(chip.array_types) and not chip.numerics.wraps
 
 
 def plane_quants(x: Quant, wide: CodeType, narrow: CodeType) -> tuple[Quant, Quant]:
-    """Return scales and zero points of a wide tensor's planes.
+    """Return the scales and zero points of the upper and the lower plane of a tensor.
 
     A step of the lower one is the least at which its codes hold `LOWER_RANGE_STEPS` steps of the upper one.
     It is no finer than the step of a sum of x. A step of the upper one is a power of two of x's.
     The upper one spans all of x's codes as far as that makes the lower one's steps no coarser.
     It spans at least all but x's spare bits.
+    `wide`: type of x. `narrow`: type of the planes.
     """
     zero = (narrow.low + narrow.high + 1) // 2
     bits = max(wide.bits - wide.spare_bits - narrow.bits, min(narrow.bits, wide.bits - narrow.bits))
@@ -45,9 +46,9 @@ def plane_quants(x: Quant, wide: CodeType, narrow: CodeType) -> tuple[Quant, Qua
 
 
 def slice_input(name: str, scope: QuantContext) -> tuple[list[Node], tuple[BitSlice, ...]]:
-    """Return the planes in which an array reads a tensor, upper plane first, and the nodes that make them.
+    """Return the nodes that make the planes of a tensor, and the planes in which an array reads it, the upper one first.
 
-    The nodes are made once for all readers.
+    A tensor of other than 32-bit codes is its own single plane. The nodes are made once; later readers get none.
     """
     x, wide = scope.quant(name), scope.codes(name)
     if not wide.is_wide:

@@ -1,6 +1,8 @@
-"""Convolution on codes: what it computes and the tiles it may be cut into.
+"""Define convolution on codes: what it computes and the tiles it may be cut into.
 
 Accumulators are requantized per output channel, clamped, taken through a table, and a residual is added (each optional).
+The operator's methods are those of `TiledOp` in `ops.kit.operator`; `tiles`, `dense` and `grouped_convolution` make
+instructions.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ _TOGETHER = "groups alone are `for groups by 1`"
 
 @dataclass(frozen=True, eq=False)
 class IntegerConvolution(ConvolutionParameters):
-    """Inputs x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the tensor that is added."""
+    """An integer convolution of x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend.
+
+    The fields are those of `ConvolutionParameters`. Where a tiling's `channels` exceed those of a group, groups run together.
+    """
 
     NAME = "Convolution"
     VERSION = 3
@@ -55,14 +60,14 @@ class IntegerConvolution(ConvolutionParameters):
         return y if self.residual is None else self.residual.add(y, inputs[3])
 
     def reads_granules(self, layer: Layer) -> bool:
-        """Return whether each group begins with whole granules."""
+        """Return whether each group begins with whole granules, so that tensors may lie in them."""
         if self.groups == 1 or self.depthwise(layer):
             return True
         channels = layer.input_type(0).shape[3] // self.groups, layer.output.shape[3] // self.groups
         return all(count % granule_of(layer.chip) == 0 for count in channels)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """Pixels are samples too where each is made from one."""
+        """Return the operator itself for one sample; pixels count as samples too for 1x1 kernels."""
         _, kh, kw, _ = layer.constants[layer.node.inputs[1]].shape
         pointwise = (kh, kw) == self.strides == (1, 1) and not any(self.pads)
         return split_per_sample(self, layer, axis) if axis == 0 or (axis < 3 and pointwise) else None
@@ -77,7 +82,7 @@ class IntegerConvolution(ConvolutionParameters):
         )
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
+        """Yield tilings of neighbouring groups together, then of each group alone: a small SRAM may hold no more."""
         deep = self.depthwise(layer)
         grouped = list_grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
         return add_dataflows(chain(grouped, _tilings(self, layer)), self.list_capable_units(layer), deep)
@@ -101,7 +106,7 @@ class IntegerConvolution(ConvolutionParameters):
         return windows_by_input
 
     def overwritable(self, layer: Layer) -> tuple[str, ...]:
-        """The addend, where it is not the input too."""
+        """Return the addend, unless it is the input too."""
         x, addends = layer.node.inputs[0], layer.node.inputs[3:]
         return tuple(name for name in addends if name != x)
 
@@ -115,7 +120,7 @@ def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:
 
 
 def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
-    """Rows x columns x channels within accumulators and limits; whole reductions first, cut ones where they must be."""
+    """Yield tilings within accumulators and limits, whole reductions first, cut ones behind them."""
     _, height, width, channels = layer.output.shape
     mac, limits = op.array(layer), op.limits(layer)
     x, out, deep = layer.node.inputs[0], layer.node.outputs[0], op.depthwise(layer)
@@ -170,12 +175,12 @@ def _holds_kernel(op: IntegerConvolution, layer: Layer, channel_pairs: int) -> b
 
 
 def _most(channels: int, limit: int, step: int) -> int:
-    """Channels of one instruction: a cut lies between groups of weights, and between granules of channels."""
+    """Return the most channels of one instruction: all where the limit allows, else the largest multiple of `step` below it."""
     return channels if channels <= limit else limit - limit % step
 
 
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
-    """True when the padding must be written into memory first."""
+    """Return whether the padding is beyond the machine's limit, so that it must be written into memory first."""
     depthwise = is_depthwise(groups, inputs, outputs, chip)
     limits = chip.limits.depthwise if depthwise else chip.limits.convolution
     limit = fill_default_limits(limits).max_pad  # pyright: ignore[reportArgumentType]  # frozen models have a hash
@@ -183,6 +188,7 @@ def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Ch
 
 
 def loop_orders(op: ConvolutionParameters, layer: Layer) -> tuple[LoopOrder, ...]:
+    """Return the loop orders of a convolution's tiles: outputs outside, channels outside, and the same over joined groups."""
     return tuple(_orders(op, layer))
 
 

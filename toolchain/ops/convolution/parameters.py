@@ -1,4 +1,4 @@
-"""Define the parameters of a convolution on codes, and the machine units that run it."""
+"""Define the parameters of a convolution on codes, and how instructions within a machine's limits share its kernel."""
 
 from __future__ import annotations
 
@@ -26,9 +26,14 @@ Pads = tuple[int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionParameters(TiledOp):
-    """A convolution of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend.
+    """The parameters of a convolution of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o], and the
+    addend.
 
+    The addend is there only with `residual`. `pads` are top, left, bottom, right.
     `weight_type`: of the weights' codes.
+    `requant`: of the sums, one scale or one for each output channel.
+    `table`: applied to the requantized codes. `residual`: the sum with the addend, behind the table. Each is None where there
+    is none.
     `weight_groups`: scales and minima of groups of weights, for a kernel of 1x1 and one group of channels; None where there
     are none.
     """
@@ -47,34 +52,34 @@ class ConvolutionParameters(TiledOp):
 
     @property
     def group(self) -> int:
-        """Weights along the reduction that share a scale; 0: all of an output channel."""
+        """The number of weights along the reduction that share a scale; 0: all of an output channel."""
         return 0 if self.weight_groups is None else self.weight_groups.size
 
     def whole_weights(self, codes: Array) -> Array:
-        """Return the factors of the sums: codes of the weights, multiplied by their own scales where they are in groups."""
+        """Return the factors of the sums: `codes`, multiplied by the integer scales of their groups where they have any."""
         return codes if self.weight_groups is None else self.weight_groups.apply_scales(codes)
 
     @property
     def post(self) -> frozenset[str]:
-        """Return what an array must do to its outputs on their way to memory."""
+        """The epilogues that an array must apply to its outputs: "table", "add"."""
         output_steps = (("table", self.table), ("add", self.residual))
         return frozenset(name for name, part in output_steps if part is not None)
 
     def list_capable_units(self, layer: Layer, *post: str) -> tuple[Unit, ...]:
-        """Arrays that can run it and do this to its outputs too."""
+        """Return the arrays that can run the convolution and have the epilogues `post` besides."""
         pair = layer.input_type(0).dtype, self.weight_type
         return find_capable_arrays(layer.chip, self.post | {*post}, self.depthwise(layer), self.group, pair)
 
     def array(self, layer: Layer) -> MacArray:
-        """The largest array that can run it."""
+        """Return the largest array that can run the convolution. Raise InternalError where none can."""
         return main_array(self.list_capable_units(layer))
 
     def can_have(self, post: str, layer: Layer) -> bool:
-        """True where an array that can run the convolution as it is has this `post` too."""
+        """Return whether an array that can run the convolution as it is has this epilogue too."""
         return bool(self.list_capable_units(layer, post))
 
     def depthwise(self, layer: Layer) -> bool:
-        """True when machine.Depthwise runs it."""
+        """Return whether machine.Depthwise runs it, and not machine.Convolution."""
         outputs = layer.constants[layer.node.inputs[1]].shape[0]
         return self.residual is None and is_depthwise(self.groups, layer.input_type(0).shape[3], outputs, layer.chip)
 
@@ -87,14 +92,15 @@ class ConvolutionParameters(TiledOp):
         return "depthwise" if self.depthwise(layer) else "convolution"
 
     def beyond(self, layer: Layer) -> tuple[bool, bool]:
-        """Return whether the strides of rows and of columns are beyond the machine's limit."""
+        """Return whether the strides of (rows, columns) are beyond the machine's limit."""
         rows, columns = self.limits(layer).max_stride or self.strides
         return self.strides[0] > rows, self.strides[1] > columns
 
     def element_steps(self, layer: Layer, tiling: Tiling) -> tuple[int, int]:
-        """Return how far apart the rows and columns lie that an instruction sees as neighbours.
+        """Return (rows, columns): how far apart the input elements lie that an instruction sees as neighbours.
 
-        Several outputs at a stride beyond the limit have it among inputs that lie apart.
+        They are above 1 only for tiles of several outputs at a stride beyond the limit. Among inputs so far apart it is
+        within the limit.
         """
         most = self.limits(layer).max_stride or self.strides
         rows, columns = (
@@ -104,13 +110,16 @@ class ConvolutionParameters(TiledOp):
         return rows, columns
 
     def kernel_parts(self, layer: Layer, tiling: Tiling) -> tuple[tuple[Taps, ...], tuple[Taps, ...]]:
-        """Return the rows and the columns of the kernel among which instructions share it."""
+        """Return the parts of the kernel's rows and of its columns; each instruction of a tile takes one of each."""
         _, height, width, _ = layer.constants[layer.node.inputs[1]].shape
         rows, columns = self.element_steps(layer, tiling)
         return self._list_taps(layer, 0, height, rows, tiling.taps), self._list_taps(layer, 1, width, columns)
 
     def _list_taps(self, layer: Layer, axis: int, kernel: int, element_step: int, most: int = 0) -> tuple[Taps, ...]:
-        """Return the kernel elements of each instruction along an axis: at most `most`, or as many as the limits say."""
+        """Return the kernel elements of each instruction along an axis.
+
+        `most`: the most elements of one; 0: as many as the limits allow.
+        """
         dilation, limits = self.dilations[axis], self.limits(layer)
         tap_step = element_step // gcd(element_step, dilation)
         far = limits.max_dilation is not None and dilation * tap_step // element_step > limits.max_dilation[axis]
@@ -122,15 +131,18 @@ class ConvolutionParameters(TiledOp):
         )
 
     def widths(self, layer: Layer) -> tuple[int, ...]:
-        """Most output columns of an instruction: what the limits say, and of a stride beyond them one besides, for which
-        the kernel's columns stay together."""
+        """Return the most output columns of an instruction, by the machine's limits.
+
+        With a stride beyond them a second entry, 1, follows: with one column the kernel's columns need not be parted.
+        """
         most = self.limits(layer).max_width or layer.output.shape[2]
         return (most, 1) if self.beyond(layer)[1] and most > 1 else (most,)
 
     def stride_cut(self, layer: Layer) -> str | None:
-        """Return a text on the cost of a stride beyond the machine's limit, None where the kernel has one element.
+        """Return a sentence on what a stride beyond the machine's limit costs, or None.
 
-        The cost is a part of the kernel, whose inputs lie a stride apart, or one output an instruction.
+        An instruction then takes a part of the kernel, or one output along that axis. None too where the kernel has one
+        element there.
         """
         kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
         cut = [axis for axis, far, size in zip(("row", "column"), self.beyond(layer), kernel) if far and size > 1]
@@ -144,19 +156,19 @@ class ConvolutionParameters(TiledOp):
         )
 
     def macs(self, layer: Layer) -> int:
-        """Products that the convolution takes, those with padding included."""
+        """Return the products that the convolution takes, those with padding included."""
         _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
         n, height, width, channels = layer.output.shape
         return n * height * width * channels * kh * kw * inputs
 
 
 def find_element_step(stride: int, most: int) -> int:
-    """Return the least distance of elements among which a window of this stride has one of at most `most`."""
+    """Return the least distance of elements, a divisor of `stride`, among which the stride is at most `most`."""
     return next(step for step in range(1, stride + 1) if stride % step == 0 and stride // step <= most)
 
 
 def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
-    """One weight plane a channel, and an array has a mode for it."""
+    """Return whether a convolution has one weight plane a channel, and an array of the machine has a mode for it."""
     return groups == inputs == outputs and inputs > 1 and bool(find_capable_arrays(chip, depthwise=True))
 
 

@@ -1,7 +1,9 @@
-"""Select convolution of any group, stride, dilation and padding for the MAC array; fully connected layers are its 1x1 case.
+"""Select convolution of any group, stride, dilation and padding for the MAC array, and quantize it. Gemm is its 1x1 case.
 
 The output is y[n, h, w, o] = act(bias[o] + sum of the products).
 A product is x[n, h sh + ky dh - top, w sw + kx dw - left, i] w[o, ky, kx, i].
+`Convolution` is the float operator, with the methods of `FloatOp`. Its `quantize` makes one `IntegerConvolution`, or several
+that are summed where weights or input have more bits than the array takes (bit slices).
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ Pads = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Convolution(FloatOp):
-    """x[n, h, w, i], w[o, kh, kw, i / groups] and bias[o] (or ''). `pads` are top, left, bottom, right."""
+    """A float convolution of x[n, h, w, i], w[o, kh, kw, i / groups] and bias[o] (or ''). `pads` are top, left, bottom,
+    right.
+
+    `activation`: bounds on the output. Weights must be constant; the input may have 32-bit codes where the machine can slice
+    them.
+    """
 
     strides: tuple[int, int]
     pads: Pads
@@ -84,9 +91,10 @@ class Convolution(FloatOp):
         return True
 
     def weights(self, node: Node, scope: QuantContext) -> BiasQuant:
-        """Return its weights and bias in integers, for an input without wide codes.
+        """Return the weights and bias in integers, for an input without 32-bit codes.
 
-        The weights are the chosen ones, the file's own codes, or rounded to nearest.
+        The weights are those that repair chose, the file's own codes, or rounded to nearest. Raise CompileError where a
+        requested type is none that an array takes with the input's.
         """
         x = BitSlice(node.inputs[0], scope.quant(node.inputs[0]), scope.codes(node.inputs[0]))
         return self._weights(node, scope, x, self._weight_type(node, x.codes, scope))
@@ -107,9 +115,10 @@ class Convolution(FloatOp):
         return chosen if chosen is not None or not name else scope.graph.constants[name]
 
     def _weight_type(self, node: Node, codes: CodeType, scope: QuantContext) -> CodeType:
-        """Return the weight type, out of those that an array takes with the input's type.
+        """Return the weight type, out of those that an array takes with the input's type `codes`.
 
         It is the user's, else the narrowest that holds a quantized file's own codes, else the first.
+        Raise CompileError where no array takes the user's, in one slice or two.
         """
         chip, user_type = scope.chip, scope.weight_type(node)
         how = scope.find_file_weights(node, product=True)
@@ -123,12 +132,14 @@ class Convolution(FloatOp):
         return narrowest_weight(how, replace(chip.numerics, weight=array_types[0], more_weights=array_types[1:]), groups=groups)
 
     def _plane(self, user_type: CodeType, array_types: Sequence[CodeType], scope: QuantContext) -> CodeType | None:
-        """The type of each of the two planes that such weights are, where the machine multiplies by them and adds."""
+        """Return the type of each of the two bit slices that weights of this type are; None where the machine does not take
+        them so.
+        """
         plane = scope.chip.numerics.wide_weights.get(user_type)
         return plane if plane in array_types and "add" in scope.chip.functions else None
 
     def choose_slicing(self, node: Node, codes: CodeType, scope: QuantContext) -> WeightSlicing:
-        """Return how the weights are sliced that multiply an input of type `codes`.
+        """Return into how many bit slices the weights are cut that multiply an input of type `codes`; mostly it is one.
 
         A type of twice the bits of an array's weights is two slices.
         Weights that the compiler makes have as many as the bits of the input need.
@@ -154,7 +165,11 @@ class Convolution(FloatOp):
         scaling: WeightScaling | None,
         numerics: Numerics,
     ) -> tuple[WeightQuant, Array | None]:
-        """Codes of the weights: the file's own where it has them and nothing else is asked for. And the bias, in all its bits."""
+        """Return the codes of the weights, and the bias in all its bits.
+
+        Codes are the file's own where it has them and no scaling is requested. Raise CompileError for groups that the kernel
+        cannot have.
+        """
         how, groups = scope.find_file_weights(node, product=True), self.can_be_grouped(w.shape)
         file_weights = None
         if how is not None and scaling is None and (groups or how.groups is None):
@@ -173,7 +188,10 @@ class Convolution(FloatOp):
         return expressible_weight(w, weight_quant(w, 0, numerics, scaling=scaling, name=node.name), ratio, numerics), bias
 
     def can_be_grouped(self, shape: tuple[int, ...]) -> bool:
-        """Return whether neighbours along the reduction stay so in every tile: the products take all channels of one pixel."""
+        """Return whether weights of this shape may be quantized in groups: a 1x1 kernel over all channels.
+
+        Neighbours along the reduction then stay neighbours in every tile.
+        """
         return self.groups == 1 and shape[1:3] == (1, 1)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -200,9 +218,9 @@ class Convolution(FloatOp):
         slicing: WeightSlicing,
         limits: tuple[int, int],
     ) -> list[SliceProduct]:
-        """Return one product, or one for each plane of weights or input, that of the upper planes first.
+        """Return one product, or one for each bit slice of weights or input, that of the upper slices first.
 
-        The products of lower planes of both operands are below what either lacks.
+        Products of two lower slices are left out: they are below what either slice lacks.
         """
         x, y = slices[0], scope.quant(node.outputs[0])
         numerics = scope.chip.numerics.of(x.codes).with_weights(slicing.codes)
@@ -224,6 +242,7 @@ class Convolution(FloatOp):
         return products
 
     def _refuse_in_planes(self, node: Node, scope: QuantContext, plane: CodeType) -> None:
+        """Raise CompileError where weights that are cut into slices have codes from repair, or scales of groups."""
         chosen = scope.layer(node)
         group = 0 if chosen.scaling is None else chosen.scaling.group
         if chosen.weight is not None or group:
@@ -274,6 +293,10 @@ class Convolution(FloatOp):
 
 
 def convolution(scope: SelectionContext) -> None:
+    """Select a Conv. Refuse computed weights, and windows that are not over rows and columns.
+
+    Padding beyond the machine's limit becomes a Pad before it.
+    """
     x, w = scope.node.inputs[:2]
     bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
     weights = scope.value(w)
@@ -292,7 +315,7 @@ def convolution(scope: SelectionContext) -> None:
 
 
 def _add_padding(scope: SelectionContext, source: str, op: Convolution) -> tuple[str, Convolution]:
-    """Padding beyond the limit is written into memory first."""
+    """Add a Pad with the operator's padding; return its output and the operator without padding."""
     top, left, bottom, right = op.pads
     n, h, w, c = scope.types[source].shape
     around = Pad((0, top, left, 0), (0, bottom, right, 0), 0.0)
@@ -302,7 +325,7 @@ def _add_padding(scope: SelectionContext, source: str, op: Convolution) -> tuple
 
 
 def gemm(scope: SelectionContext) -> None:
-    """x[m, k] w[n, k]^T + b: a 1x1 convolution over m columns."""
+    """Select a Gemm, x[m, k] w[n, k]^T + b, as a 1x1 convolution over m columns. Refuse computed weights and other attributes."""
     x, w = scope.node.inputs[:2]
     bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
     weights, values = scope.value(w), scope.value(bias) if bias else None

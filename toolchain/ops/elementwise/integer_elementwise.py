@@ -1,6 +1,7 @@
-"""Sum, difference, product and PRelu of two tensors of codes, in tiles of the vector engine.
+"""Define sum, difference, product and PRelu of two tensors of codes, in tiles of the vector engine.
 
-TFLite ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise), roundings as `numerics.per_op`.
+They are TFLite's ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise), with the roundings of `numerics.per_op`.
+Methods follow `TiledOp` in `ops.kit.operator`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ Kind = Literal["add", "sub", "mul", "prelu"]
 
 @dataclass(frozen=True, eq=False)
 class IntegerBinary(PointwiseOp):
-    """An operator of two tensors of codes.
+    """An integer operator of two tensors of codes, which broadcast as in numpy.
 
     `kind`: one of add, sub, mul, prelu.
     `add`, `sub`: out(a << s) +- out(b << s), or in float32, a's product added last.
-    `mul`: out((a - za)(b - zb)).
+    `mul`: out((a - za)(b - zb)); a_requant and b_requant are None.
     `prelu`: a_requant where a >= za, else b_requant.
     """
 
@@ -74,7 +75,10 @@ class IntegerBinary(PointwiseOp):
         )
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """An operand with one element along the samples, or without that dimension, serves them all."""
+        """Return the operator itself for one sample, or None.
+
+        An operand with one element along the samples, or without that dimension, serves them all.
+        """
         counted: list[str] = []
         for name in layer.node.inputs:
             shape = layer.types[name].shape

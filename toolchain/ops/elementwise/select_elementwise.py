@@ -1,4 +1,4 @@
-"""Add, Sub, Mul and PRelu of two tensors with broadcasting, on the vector engine."""
+"""Select and quantize Add, Sub, Mul and PRelu of two tensors with broadcasting, on the vector engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ Bounds = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Binary(FloatOp):
-    """y = act(a kind b), numpy broadcasting. PRelu: b holds the slopes."""
+    """A float operator y = act(a `kind` b) with numpy broadcasting; for prelu b holds the slopes. `activation`: bounds on the
+    output.
+    """
 
     kind: Kind
     activation: Bounds = (None, None)
@@ -74,7 +76,9 @@ class Binary(FloatOp):
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
     def _operand(self, index: int, node: Node, scope: QuantContext) -> tuple[str, Quant]:
-        """An activation as it is; a constant in its file's codes, or quantized by its own range."""
+        """Return the tensor and qparams of an operand: an activation as it is, a constant in its file's codes or by its own
+        range.
+        """
         name = node.inputs[index]
         value = scope.graph.constants.get(name)
         if value is None:
@@ -99,8 +103,10 @@ class Binary(FloatOp):
         return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *limits), quant
 
     def _clip_to_effective(self, value: Array, index: int, node: Node, scope: QuantContext) -> Array:
-        """A constant operand of a sum, without what no output can tell: beyond it every sum saturates. A mask's minus
-        infinity ends there, and leaves its codes to the other values."""
+        """Return a constant operand of a sum, clipped to what outputs can tell: beyond it every sum saturates.
+
+        A mask's minus infinity ends there, and leaves its codes to the other values.
+        """
         other, out = node.inputs[1 - index], node.outputs[0]
         x, y = (quant_range(scope.quant(name), scope.numerics(name)) for name in (other, out))
         if self.kind == "add":
@@ -113,9 +119,14 @@ class Binary(FloatOp):
 
 
 def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantContext) -> Residual:
-    """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y). Where
-    codes are wide there is no headroom to shift into: S2 is the least at which the sum has 32 bits. Of a sum in float32 both to
-    S_y, and nothing behind it."""
+    """Return the requantizations of a sum or difference as a `Residual`: of a, of b, and of the sum.
+
+    As in TFLite's ADD, both operands come to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift
+    S_y).
+    Where codes have 32 bits there is no headroom, and S2 is the least at which the sum has 32 bits.
+    For a sum in float32 both come to S_y at once.
+    `quants`: of a, b and the output. `low`, `high`: clamp of the output's codes.
+    """
     (a, b, y), where = quants, node.name
     codes = scope.codes(node.outputs[0])
     read = [codes if n in scope.graph.constants else scope.codes(n) for n in node.inputs]
@@ -131,7 +142,9 @@ def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low:
 
 
 def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantContext) -> float:
-    """The least scale at which operands of at most 2**29 each have a sum of 32 bits, and to which the machine can bring them."""
+    """Return the least common scale at which two operands of at most 2**29 each have a sum of 32 bits, and which the machine
+    has.
+    """
     form = scope.chip.numerics.scale
     reach = max(q.scale * 2.0 ** (t.bits - t.is_wide - 29) for q, t in zip((a, b), types, strict=True))
     least = max(reach, max(a.scale, b.scale) / form.extremes[1])
@@ -154,14 +167,17 @@ def _rule(kind: Kind) -> Callable[[SelectionContext], None]:
 
 
 def _exchange_operands(kind: Kind, names: list[str], scope: SelectionContext) -> bool:
-    """A constant goes second. Of a sum in float32 the order counts: its codes are those of QLinearAdd."""
+    """Return whether the operands are exchanged: a constant of a sum or product goes second.
+
+    In a sum in float32 the order decides as QLinearAdd has it.
+    """
     if kind == "add" and scope.chip.numerics.sums_in_float32("add"):
         return adds_right_last(*(scope.shape(n) for n in names))
     return kind in ("add", "mul") and names[0] in scope.graph.constants
 
 
 def laid_out(scope: SelectionContext, name: str, layout: str, rank: int) -> str:
-    """The chip's tensor or constant in this layout. rank: of the result that it is an operand of."""
+    """Return the chip's tensor, or a new constant, of an operand in this layout. `rank`: of the result."""
     value = scope.value(name)
     if value is None:
         return scope.read(name, layout)

@@ -1,6 +1,7 @@
-"""Pools in integers: their reference, their tiles, their instructions.
+"""Define pools on codes: their reference, their tiles, their instructions. Methods are those of `TiledOp` in
+`ops.kit.operator`.
 
-Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the window counts.
+An average is requantize(sum(x - zero_point), S_x / (S_y n)), with n the elements that the window counts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_coun
 
 
 class _Pooling(TiledOp):
-    """Tiles of both pools: boxes of rows, columns and channels."""
+    """The base of both pools: tiles are boxes of rows, columns and channels."""
 
     geometry: Geometry
 
@@ -121,11 +122,14 @@ class _Pooling(TiledOp):
         return TileTask((box,), (), write, emit, find_padded_edges((rows[0], columns[0]), box, layer.input_type(0).shape))
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
+        """Return the fields of the instruction that differ between pools, for a tile that begins at this output."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class IntegerMaxPool(_Pooling):
+    """A max pool on codes; padding never wins."""
+
     NAME = "MaxPool"
     VERSION = 1
     takes_device_arrays = True
@@ -159,6 +163,7 @@ class IntegerMaxPool(_Pooling):
 class IntegerAveragePool(_Pooling):
     """An average pool on codes.
 
+    `count_padding`: whether padding counts as zeros; else tiles are cut where windows count other numbers of elements.
     `requants`: (elements counted, requantization) for every count that occurs.
     """
 
@@ -213,13 +218,13 @@ class IntegerAveragePool(_Pooling):
 
 
 def _within(runs: list[Pair], part: Pair) -> list[Pair]:
-    """Return the parts of (start, size) runs that lie in a part, which is such a pair too."""
+    """Return the parts of (start, size) runs that lie in `part`, which is such a pair too."""
     met = ((max(start, part[0]), min(start + size, sum(part))) for start, size in runs)
     return [(begin, end - begin) for begin, end in met if begin < end]
 
 
 def _runs(counts: Array) -> list[Pair]:
-    """(start, size) of neighbours that count alike."""
+    """Return the (start, size) runs of neighbours with equal counts."""
     runs: list[Pair] = []
     start = 0
     for _, group in groupby(counts.tolist()):

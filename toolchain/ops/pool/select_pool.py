@@ -1,6 +1,6 @@
-"""Select MaxPool and AveragePool; the mean over rows and columns is the average over one window.
+"""Select MaxPool and AveragePool, and quantize them; the mean over rows and columns is the average over one window.
 
-The divisor of a mean is in the requantization's scale, or in weights where that cannot express it.
+The divisor of a mean is in the requantization's scale, or in weights where that cannot express it. Classes follow `FloatOp`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def beyond_pools(geometry: Geometry, channels: int, chip: Chip) -> str | None:
 
 @dataclass(frozen=True)
 class MaxPool(FloatOp):
-    """Largest code of each window; padding never wins."""
+    """A float max pool: the largest element of each window; padding never wins."""
 
     geometry: Geometry
     keeps_scale = True
@@ -67,7 +67,10 @@ class MaxPool(FloatOp):
 
 @dataclass(frozen=True)
 class AveragePool(FloatOp):
-    """Mean of each window. `count_padding`: padding counts as zeros."""
+    """A float average pool. `count_padding`: padding counts as zeros. `activation`: bounds on the output.
+
+    It runs on the vector engine, or as a depthwise convolution (`as_convolution`).
+    """
 
     geometry: Geometry
     count_padding: bool
@@ -89,7 +92,7 @@ class AveragePool(FloatOp):
         return beyond_pools(self.geometry, channels, chip)
 
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
-        """Return those that arrays take where it runs as a convolution."""
+        """Return the types that arrays take where it runs as a convolution, else those of the vector engine."""
         return chip.array_types if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip) else chip.operand_types
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
@@ -99,7 +102,11 @@ class AveragePool(FloatOp):
         return True
 
     def as_convolution(self, channels: int, chip: Chip) -> bool:
-        """A window the vector engine cannot do, or cannot divide by, is a depthwise convolution where all windows count alike."""
+        """Return whether it runs as a depthwise convolution.
+
+        It does where the vector engine cannot pool such windows or divide by their size, and all windows count equally many
+        elements.
+        """
         uniform = self.count_padding or not any(self.geometry.pads)
         on_vector = "average_pool" in chip.functions and beyond_pools(self.geometry, channels, chip) is None
         exact = divides(math.prod(self.geometry.kernel), chip.numerics)
@@ -127,9 +134,9 @@ class AveragePool(FloatOp):
     def _convolution(
         self, node: Node, scope: QuantContext, channels: int, zero_points: Sequence[int], low: int, high: int
     ) -> Node:
-        """Return the average as a convolution.
+        """Return the average as a depthwise convolution of equal weights.
 
-        `zero_points`: of input and output.
+        `zero_points`: of input and output. `low`, `high`: clamp of the codes.
         """
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         g, (kh, kw), read = self.geometry, self.geometry.kernel, scope.codes(node.inputs[0])
@@ -155,7 +162,7 @@ class AveragePool(FloatOp):
 
 
 def split_max_pool(geometry: Geometry, limit: Pair, max_stride: Pair | None = None) -> list[Geometry] | None:
-    """Split a large max pool into a chain of small ones; None where dilation prevents that.
+    """Split a large max pool into a chain of small ones; None where dilation or a limit of 1 prevents that.
 
     Max over k is max over k2 of max over k1, where k1 + k2 - 1 = k.
     Where windows lie side by side, k1 k2 = k, and the strides of all are their kernels.
@@ -194,7 +201,7 @@ def _factors(size: int, most: int) -> list[int]:
 
 
 def _distribute_pads(chain: Sequence[Geometry], pads: Pads) -> list[Geometry]:
-    """The chain with these pads dealt out, what no window reaches to the first."""
+    """Return the chain with these pads dealt out; what no window reaches goes to the first."""
     remaining_pads = list(pads)
     pads_by_step: list[list[int]] = []
     for step in chain:
@@ -205,7 +212,7 @@ def _distribute_pads(chain: Sequence[Geometry], pads: Pads) -> list[Geometry]:
 
 
 def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePool:
-    """The mean over rows (1), columns (2) or both of [n, h, w, c], dimensions kept."""
+    """Return the average over rows (1), columns (2) or both of [n, h, w, c], whose dimensions are kept."""
     kernel = (height if 1 in axes else 1, width if 2 in axes else 1)
     return AveragePool(Geometry(kernel, (1, 1), (0, 0, 0, 0)), False)
 
@@ -223,6 +230,9 @@ def _geometry(scope: SelectionContext) -> Geometry | None:
 
 
 def max_pool(scope: SelectionContext) -> None:
+    """Select a MaxPool, as several where its window is beyond the machine's. Refuse indices and windows not over rows and
+    columns.
+    """
     geometry = _geometry(scope)
     if geometry is None or len([o for o in scope.node.outputs if o]) > 1:
         return scope.refuse("windows that are not over rows and columns, or indices asked for")
@@ -231,7 +241,11 @@ def max_pool(scope: SelectionContext) -> None:
 
 
 def smaller_windows(scope: SelectionContext, source: str, geometry: Geometry) -> tuple[str, Geometry]:
-    """A pool beyond the machine's windows as several: what the last of them reads, and the last. The others are made."""
+    """Add all but the last of the pools into which one beyond the machine's windows is split; return the tensor and the last
+    window.
+
+    A pool that need not, or cannot, be split is returned as it is.
+    """
     limits, chain = scope.chip.limits.pool, [geometry]
     beyond = ((limits.max_kernel, geometry.kernel), (limits.max_stride, geometry.strides))
     if limits.max_kernel and any(most and (size[0] > most[0] or size[1] > most[1]) for most, size in beyond):
@@ -247,6 +261,7 @@ def smaller_windows(scope: SelectionContext, source: str, geometry: Geometry) ->
 
 
 def average_pool(scope: SelectionContext) -> None:
+    """Select an AveragePool. Refuse windows that are not over rows and columns."""
     geometry = _geometry(scope)
     if geometry is None:
         return scope.refuse("windows that are not over rows and columns")
@@ -258,14 +273,14 @@ RULES = {"MaxPool": Rule(max_pool, "nhwc"), "AveragePool": Rule(average_pool, "n
 
 
 def divides(count: int, numerics: Numerics) -> bool:
-    """True where a requantization can divide by `count`: a scale that is a power of two is up to 41 % off otherwise."""
+    """Return whether a requantization can divide by `count`: a scale that is a power of two would be up to 41 % off."""
     return numerics.scale.kind != "pow2" or count & (count - 1) == 0
 
 
 def mean_weight(count: int, numerics: Numerics) -> tuple[int, float]:
-    """The code of each element's weight 1 / count, and the step of the sum.
+    """Return the code of each element's weight 1 / count, and the real value of a step of the weighted sum.
 
-    Ones where the requantization divides; else the largest code whose sums fit the accumulators, by a power of two.
+    The code is 1 where the requantization divides; else the largest whose sums fit the accumulators, at a power of two.
     """
     if divides(count, numerics):
         return 1, 1 / count

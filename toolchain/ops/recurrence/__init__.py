@@ -1,1 +1,1 @@
-"""LSTM, GRU and RNN, written out over their sequence."""
+"""Decompose LSTM, GRU and RNN into steps, unrolled over their sequence."""

@@ -1,4 +1,4 @@
-"""The functions that a recurrent layer may have, as ONNX defines them for its `activations`."""
+"""Define the activation functions that a recurrent layer may name, as steps of its decomposition."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ ACTIVATION_NAMES = frozenset((*_PLAIN, *_DEFAULTS, *_WITHOUT_DEFAULTS))
 
 
 class Make(Protocol):
+    """A function that adds a step and returns its tensor. `what`: the tensor in words. `range`: its fixed range, None:
+    calibrated.
+    """
+
     def __call__(self, what: str, op_type: str, *inputs: str | float, range: FixedRange | None, **attributes: float) -> str: ...
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function of a recurrent layer.
-
-    `name`: name in ONNX.
+    """An activation function of a recurrent layer. `name`: of the ONNX operator. `alpha`, `beta`: 0 where the function has
+    none.
     """
 
     name: str
@@ -40,21 +43,22 @@ class Activation:
 
     @property
     def bounds(self) -> FixedRange | None:
-        """Return the bounds of its values, whatever the data; None where it has none."""
+        """The bounds of its values, whatever the data; None where it has none."""
         if self.name == "ScaledTanh":
             return FixedRange(-abs(self.alpha), abs(self.alpha))
         return FixedRange(*_BOUNDS[self.name]) if self.name in _BOUNDS else None
 
     def read(self, as_one: str, interpolates: bool) -> ClippedRange:
-        """Return the effective range of its input.
+        """Return the range that its input is clipped to for calibration.
 
         `as_one`: the name under which all its inputs are measured together.
+        `interpolates`: whether its table is interpolated; only then is the range limited.
         """
         end = _EFFECTIVE_LIMITS.get(self.name, math.inf) if interpolates else math.inf
         return ClippedRange(-end, end, as_one)
 
     def make_steps(self, make: Make, what: str, x: str) -> str:
-        """Steps, of which the last is called `what`."""
+        """Add the steps of the function of `x` and return its tensor, which is called `what`."""
         if self.name == "Affine":
             return make(what, "Add", make(f"{what}, times alpha", "Mul", x, self.alpha, range=None), self.beta, range=None)
         if self.name == "ScaledTanh":
@@ -66,9 +70,9 @@ class Activation:
 
 
 def activations(names: tuple[str, ...], alphas: tuple[float, ...], betas: tuple[float, ...]) -> tuple[Activation, ...]:
-    """Return the activations as a node lists them, with the parameters of those that have some in one row.
+    """Return the activations as a node lists them. `alphas`, `betas`: parameters of those functions that have some, in order.
 
-    Raise ValueError where a function has no known parameters.
+    Names are case-insensitive and must be known. Raise ValueError with the name where a function's parameters are not given.
     """
     name_by_lower = {name.lower(): name for name in ACTIVATION_NAMES}
     chosen: list[Activation] = []

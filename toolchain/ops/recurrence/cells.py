@@ -1,4 +1,4 @@
-"""Define how one step of the sequence changes the states of a layer."""
+"""Define one step of each recurrent cell: how it changes the states of a layer. `CELLS` has them by ONNX operator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Step = Callable[[int, States], States]
 class Cell:
     """A kind of recurrent cell.
 
-    `gates`: in the order of their weights.
-    `functions`: the defaults.
+    `gates`: a letter for each, in the order of their weights.
+    `functions`: names of the default activations.
     `states`: number of states.
-    `start`: makes what all steps share, and returns the function of one step.
+    `start`: adds what all steps share, and returns the function of one step: (step number, states) to new states.
     """
 
     gates: str
@@ -30,7 +30,7 @@ class Cell:
 
 
 def lstm(of: Direction) -> Step:
-    """Make an LSTM.
+    """Return the step of an LSTM.
 
     The gates are i, o, f = F(x W + h R + P c + b).
     The states are c' = f c + i G(x W + h R + b) and h' = o H(c').
@@ -71,7 +71,7 @@ def lstm(of: Direction) -> Step:
 
 
 def gru(of: Direction) -> Step:
-    """Make a GRU.
+    """Return the step of a GRU.
 
     The gates are z, r = F(x W + h R + b), and n = G(x W + (r h) R + b).
     The state is h' = n + z (h - n).
@@ -101,7 +101,7 @@ def gru(of: Direction) -> Step:
 
 
 def rnn(of: Direction) -> Step:
-    """h' = F(x W + h R + b)."""
+    """Return the step of an RNN, h' = F(x W + h R + b)."""
     inputs = of.project_inputs("h")
 
     def step(t: int, states: States) -> States:
@@ -113,7 +113,7 @@ def rnn(of: Direction) -> Step:
 
 
 def _negative(of: Direction, t: int, new: str, h: Value) -> Value:
-    """h - new, of which a constant h stands second."""
+    """Return h - new; a constant h is added to -new instead."""
     if isinstance(h, str):
         return of.less("h - new", t, h, new)
     return of.sum("h - new", t, of.make("-new", t, "Mul", new, -1.0), h)

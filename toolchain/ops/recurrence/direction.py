@@ -1,4 +1,4 @@
-"""Build the steps of one direction of a recurrent layer from its inputs.
+"""Build the steps of one direction of a recurrent layer from its inputs, as operations that cells call.
 
 A state is a tensor [batch, units], or a constant.
 Results of constants alone are computed here, and zeros add no steps.
@@ -23,16 +23,16 @@ Value = str | Array
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of a recurrent layer.
+    """A direction of a recurrent layer. Methods add steps to `steps` and return tensors, or constants where all is constant.
 
     `gates`: by name, in the order of the weights.
-    `functions`: the layer's, of this direction.
-    `index`: among the directions.
-    `rows`: the input, [steps x batch, inputs].
-    `initial`: the state that is the output, at first.
+    `functions`: activations of this direction.
+    `index`: among the directions. `backwards`: whether it goes from the last step to the first.
+    `rows`: the tensor of inputs, [steps x batch, inputs].
+    `initial`: the initial value of the state that is the output.
     `weights`, `recurrent`: [gates x units, inputs or units].
     `biases`: of both, one after the other.
-    `peepholes`: of the gates i, o, f.
+    `peepholes`: of the gates i, o, f; None without.
     """
 
     steps: DecompositionBuilder
@@ -64,7 +64,7 @@ class Direction:
         return f"{what}, backwards" if self.index else what
 
     def of(self, values: Array, gates: str) -> Array:
-        """Return the rows of these gates, of values [gates x units, ...]."""
+        """Return the rows of these gates out of `values`, [gates x units, ...]."""
         each = values.reshape(len(self.gates), self.units, *values.shape[1:])
         return np.concatenate([each[self.gates.index(g)] for g in gates])
 
@@ -116,9 +116,9 @@ class Direction:
         return self.make(what, t, "Slice", x, (start,), (start + size,), (axis,), (1,))
 
     def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
-        """Add an operator for place t of the sequence and return its output.
+        """Add an operator for step t of the sequence and return its output.
 
-        Its range is measured over all places together, unless `range` fixes it.
+        The output's range is calibrated over all steps together, unless `range` fixes it.
         """
         one = self.steps.of_a_sequence(self.get_tensor_name(what))
         if range is None or isinstance(range, ClippedRange):
@@ -151,7 +151,9 @@ class Direction:
         return self.make(what, t, "Sub", x, y, range=range)
 
     def function(self, which: int, what: str, t: int, x: Value, clip: bool = True) -> str:
-        """Add the layer's function of this number, of x, which is clipped first where the layer asks for that."""
+        """Add the layer's function number `which`, of x, which is clipped first where the node has a `clip` and `clip` is
+        true.
+        """
         assert isinstance(x, str)
         bound, function = self.steps.node.op.attributes.get("clip"), self.functions[which]
         if bound is not None and clip:
@@ -175,9 +177,10 @@ class Direction:
 
     @property
     def bounds(self) -> FixedRange | None:
-        """Find bounds of a step's output, whatever the data; None where it is measured.
+        """The bounds of a step's output, whatever the data; None where it is calibrated.
 
-        It is measured where no bounds are known, or where codes are so few that all of them are needed for the actual values.
+        It is calibrated where no bounds are known, or where codes are so few that all of them are needed for the actual
+        values.
         A GRU's output lies between its old value and a function's value.
         """
         value_bounds = product_bounds(*(self.functions[f] for f in {"GRU": (1,), "LSTM": (0, 2), "RNN": (0,)}[self._kind]))
@@ -185,7 +188,7 @@ class Direction:
 
     @property
     def kept_bounds(self) -> FixedRange | None:
-        """Find bounds of the step's output and of the initial state together."""
+        """The bounds of a step's output and of the initial state together; None where there are none."""
         return self.bounds if self._holds(self.bounds) else None
 
     @property
@@ -198,7 +201,7 @@ class Direction:
 
 
 def product_bounds(*functions: Activation) -> FixedRange | None:
-    """Find bounds of a product of values of these functions, as far as they have bounds."""
+    """Return bounds of a product of values of these functions; None where one of them has none."""
     factor_bounds = [f.bounds for f in functions]
     size = math.prod(max(abs(b.low), abs(b.high)) for b in factor_bounds if b is not None)
     return None if None in factor_bounds else FixedRange(-size, size)

@@ -1,7 +1,8 @@
-"""LSTM, GRU and RNN of steps that the chip has: written out over their sequence, the constants of a layer there once.
+"""Decompose LSTM, GRU and RNN into steps that the chip has, unrolled over their sequence; constants are shared by all steps.
 
-The inputs of all steps are multiplied at once; a step of the sequence multiplies what the state was and goes through the gates.
-What a tensor holds at any place of the sequence is one range, so that a state keeps its codes from step to step.
+The inputs of all steps are multiplied at once; each step multiplies the state before it and goes through the gates.
+A tensor has one range over all steps, so that a state keeps its codes from step to step.
+Functions here refuse a node (NotSelected) that is beyond what can be decomposed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ _CONSTANTS = {1: "weights", 2: "recurrent weights", 3: "biases", 4: "sequence le
 
 
 def recurrence(steps: DecompositionBuilder) -> None:
-    """X [length, batch, inputs] to Y [length, directions, batch, units] and the last states, [directions, batch, units]."""
+    """Decompose X [length, batch, inputs] into Y [length, directions, batch, units] and the last states, [directions, batch,
+    units].
+
+    Refuse layout 1, computed weights, empty or overlong sequences, and more than `MOST_STEPS` steps.
+    """
     steps.finest = True
     attributes, cell = steps.node.op.attributes, CELLS[steps.node.op.op_type]
     backwards = _BACKWARDS[attributes["direction"]]
@@ -61,7 +66,7 @@ def recurrence(steps: DecompositionBuilder) -> None:
 
 
 def _check(steps: DecompositionBuilder, cell: Cell, directions: int) -> None:
-    """Check the node for faults; onnxruntime refuses them as well."""
+    """Refuse a node whose shapes, activations or clip contradict each other; onnxruntime refuses it as well."""
     a = steps.node.op.attributes
     _, batch, inputs = steps.shape(steps.node.inputs[0])
     units, clip = a["hidden_size"], a.get("clip")
@@ -83,7 +88,7 @@ def _check(steps: DecompositionBuilder, cell: Cell, directions: int) -> None:
 
 
 def _constant(steps: DecompositionBuilder, index: int, what: str) -> Array | None:
-    """An input; None where it is absent."""
+    """Return the value of an input; None where it is absent. Refuse a computed one."""
     name = _input(steps, index)
     value = steps.graph.constants.get(name)
     if name and value is None:
@@ -96,6 +101,7 @@ def _input(steps: DecompositionBuilder, index: int) -> str:
 
 
 def _functions(steps: DecompositionBuilder, cell: Cell, directions: int) -> list[tuple[Activation, ...]]:
+    """Return the activations of each direction. Refuse unknown ones, and those without their parameters."""
     a = steps.node.op.attributes
     names = tuple(a.get("activations") or cell.functions * directions)
     known_names = {name.lower() for name in ACTIVATION_NAMES}
@@ -113,7 +119,7 @@ def _functions(steps: DecompositionBuilder, cell: Cell, directions: int) -> list
 def _gone_through(of: Direction, cell: Cell, lengths: Array, states: States) -> tuple[list[str], States]:
     """Return the output of each step, by its place in the input, and the states at the end.
 
-    Steps after the end of a sequence give zeros and keep its states.
+    Steps behind the end of a sequence give zeros and keep its states.
     """
     step = cell.start(of)
     outputs: dict[int, str] = {}
@@ -131,14 +137,14 @@ def _gone_through(of: Direction, cell: Cell, lengths: Array, states: States) -> 
 
 
 def _select_active(of: Direction, t: int, index: int, new: Value, old: Value, inside: Array) -> Value:
-    """The new state of the sequences that go on, the old one of the others."""
+    """Return the new state for sequences that go on, and the old one for the others."""
     what, range = "hc"[index], None if index else of.kept_bounds
     ended_states = of.times(f"{what} of ended", t, old, 1 - inside, range)
     return of.sum(f"{what} of all", t, of.times(f"{what} of others", t, new, inside, range), ended_states, range)
 
 
 def _initial(steps: DecompositionBuilder, state: int, direction: int, shape: tuple[int, int]) -> Value:
-    """[batch, units]."""
+    """Return the initial value of a state of one direction, [batch, units]: zeros, a constant, or a tensor."""
     name = _input(steps, 5 + state)
     if not name:
         return np.zeros(shape, np.float32)
@@ -155,9 +161,9 @@ def _initial(steps: DecompositionBuilder, state: int, direction: int, shape: tup
 def _join(
     steps: DecompositionBuilder, outputs: Sequence[Sequence[str]], last: Sequence[States], bounds: FixedRange | None
 ) -> None:
-    """Join the outputs and the last states.
+    """Make the node's outputs: the outputs of all steps, and the last states.
 
-    `bounds`: bounds of the step outputs.
+    `bounds`: of the step outputs, None where they are calibrated.
     """
     length, batch, _ = steps.shape(steps.node.inputs[0])
     units = steps.node.op.attributes["hidden_size"]
@@ -180,7 +186,7 @@ def _out(
     output: int,
     bounds: FixedRange | None,
 ) -> None:
-    """Join all directions one after the other."""
+    """Make one output of the node: the directions' parts under `shape`, joined along `axis`."""
     if len(parts) == 1:
         steps.add("Reshape", parts[0], shape, what=what, output=output)
         return
