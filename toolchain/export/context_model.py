@@ -106,6 +106,7 @@ def _host_types(container: Container) -> dict[str, onnx.ValueInfoProto]:
 def _add_region(
     parts: _GraphParts, region: Region, attributes: dict[str, Any], host_types: dict[str, onnx.ValueInfoProto]
 ) -> None:
+    """Add the EPContext node of a region, with its inputs and outputs under the model's names."""
     for port in (*region.inputs, *region.outputs):
         value = helper.make_tensor_value_info(port.model, TensorProto.FLOAT, model_shape(port))
         parts.types.setdefault(port.model, host_types.get(port.model, value))
@@ -140,6 +141,7 @@ def _add_host(parts: _GraphParts, island: HostSubgraph) -> None:
 
 
 def _serialize(container: Container, parts: _GraphParts) -> bytes:
+    """Return the bytes of the ONNX model; equal parts give equal bytes."""
     inputs, outputs = (
         [helper.make_tensor_value_info(t.name, elem_type(t.dtype), t.shape) for t in ports]
         for ports in (container.inputs, container.outputs)

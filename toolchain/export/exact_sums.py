@@ -129,6 +129,7 @@ class ExactSums:
         return coded is not None and (kind.quant, kind.dtype) == (coded.quant, coded.dtype)
 
     def _sum(self, node: OnnxNode, layer: Node) -> _Sum | None:
+        """Return the sum of a Conv, Gemm or average pool; None for other layers, and where the sum cannot be exact."""
         if isinstance(layer.op, IntegerConvolution) and node.op.op_type in ("Conv", "Gemm"):
             return self._products(node, layer)
         if isinstance(layer.op, IntegerAveragePool) and len(layer.op.requants) == 1:
@@ -136,6 +137,9 @@ class ExactSums:
         return None
 
     def _products(self, node: OnnxNode, layer: Node) -> _Sum | None:
+        """Return the sum of products, its weights written as codes; None where it exceeds float32's integers or the
+        accumulators.
+        """
         op = operator_of(layer, IntegerConvolution)
         codes, bias = weight_codes(node, layer, self.integer, self.writer.source), self.integer.constants[layer.inputs[2]]
         largest = np.abs(codes.astype(np.int64)).reshape(len(codes), -1).sum(1) * self._largest(layer)
@@ -150,6 +154,7 @@ class ExactSums:
         return _Sum((x, weights), op.requant, rounding, bias)
 
     def _mean(self, node: OnnxNode, layer: Node) -> _Sum | None:
+        """Return the sum of an average pool; None where it exceeds what a float32 mean leaves exact."""
         ((count, requant),) = operator_of(layer, IntegerAveragePool).requants
         rounding = real_rounding(requant)
         if rounding is None or count * self._largest(layer) > _MAX_EXACT_MEAN_SUM:

@@ -81,12 +81,14 @@ def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 
 
 def _scale_tensors(quants: Mapping[str, Quant]) -> Iterator[onnx.TensorProto]:
+    """Yield, for each tensor, initializers of its scale and its zero point."""
     for name, quant in quants.items():
         yield helper.make_tensor(_scale_name(name), TensorProto.FLOAT, [], [quant.scale])
         yield helper.make_tensor(_zero_point_name(name), TensorProto.INT32, [], [quant.zero_point])
 
 
 def _annotation(name: str) -> onnx.TensorAnnotation:
+    """Return ONNX's quantization annotation, which names the initializers of a tensor's scale and zero point."""
     pairs = {"SCALE_TENSOR": _scale_name(name), "ZERO_POINT_TENSOR": _zero_point_name(name)}
     entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in pairs.items()]
     return onnx.TensorAnnotation(tensor_name=name, quant_parameter_tensor_names=entries)

@@ -72,6 +72,10 @@ def qdq_graph(
 
 
 def _find_coded_tensors(integer: Graph, origins: Origins, model: NormalModel, spread: PhasedModel) -> dict[str, CodedTensor]:
+    """Return the codes that the chip has of each float tensor of the model; 32-bit codes are left out.
+
+    Tensors that the chip only moves, and for which it has no tensor, get the codes of their input.
+    """
     chip_outputs = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
     coded_by_tensor: dict[str, CodedTensor] = {}
     for name, (tensor, layout) in origins.items():
@@ -129,6 +133,9 @@ class _Layers:
                 writer.add_rounding(name, name, writer.fresh(f"{name}/dequantized"))
 
     def _read(self, name: str, on_host: bool) -> str:
+        """Return the tensor that a node reads for `name`: itself on the host, its real numbers behind the rounding on the
+        chip.
+        """
         return name if on_host else self.writer.dequantized.get(name, name)
 
     # --- constants of layers
@@ -141,6 +148,7 @@ class _Layers:
             self._operand(node, layer, inputs)
 
     def _weights(self, node: OnnxNode, layer: Node, inputs: list[str]) -> None:
+        """Replace weights and bias of a Conv or Gemm in `inputs` by the chip's codes; weights in groups become floats."""
         op = operator_of(layer, IntegerConvolution)
         codes, bias = weight_codes(node, layer, self.integer, self.writer.source), self.integer.constants[layer.inputs[2]]
         x, y = self._quant(layer.inputs[0]), self._quant(layer.outputs[0])
@@ -185,6 +193,7 @@ class _Layers:
         inputs[where] = self.writer.add_quantized_constant(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
 
     def _quant(self, name: str) -> Quant:
+        """Return a chip tensor's scale and zero point, which it must have."""
         quant = self.integer.types[name].quant
         assert quant is not None, name
         return quant

@@ -112,6 +112,7 @@ class _Chain:
     nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
 
     def step(self, name: str, op: OnnxOp, inputs: tuple[str, ...], shape: Shape) -> str:
+        """Add a node whose output has this shape and the codes of `chip_tensor`; return the output."""
         output = self.steps.fresh(f"{self.node.outputs[0]}/{op.op_type}")
         self.steps.types[output] = TensorType(shape, "float32")
         self.steps.chip_tensor_by_name[output] = self.chip_tensor

@@ -84,6 +84,7 @@ def _make_folders(folder: Path) -> list[Path]:
 
 
 def _remove(staged: Iterable[tuple[str, str | Path]], folders: Iterable[Path]) -> None:
+    """Remove the temporary files, and the new folders as far as they are empty."""
     for temporary, _ in staged:
         Path(temporary).unlink(missing_ok=True)
     for folder in reversed([*folders]):

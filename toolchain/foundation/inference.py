@@ -240,6 +240,7 @@ def _start_providers() -> list[str]:
 
 
 def _call_checked(verb: str, call: Callable[[], T]) -> T:
+    """Return what `call` returns. Raise MemoryError where memory is short, and InferenceError for any other exception."""
     try:
         return call()
     except Exception as fault:  # onnxruntime's errors share no base class

@@ -71,6 +71,7 @@ def option(name: str, value: Value) -> str:
 
 
 def _array(info: onnx.ValueInfoProto, value: Value, shape: Sequence[int] | None) -> np.ndarray:
+    """Return the value of an input from its numbers as text. Raise CompileError where its shape is not known or does not fit."""
     dtype = numpy_dtype(input_dtype(info))
     numbers = [_number(info.name, value, text, dtype) for text in value]
     dims: Sequence[Dim] | None = get_declared_shape(info) if shape is None else tuple(shape)
@@ -89,6 +90,7 @@ def _array(info: onnx.ValueInfoProto, value: Value, shape: Sequence[int] | None)
 
 
 def _number(name: str, value: Value, text: str, dtype: np.dtype) -> bool | int | float:
+    """Return one number of the input's type. Raise CompileError where the text is none, NaN included."""
     try:
         if dtype.kind == "b":
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
@@ -208,6 +210,7 @@ def _fewest(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.
 
 
 def _is_static(proto: onnx.ModelProto, bound: BoundInputs, values: Mapping[str, np.ndarray]) -> bool:
+    """Return whether the graph can be imported with these inputs bound; `proto` itself does not change."""
     tried = onnx.ModelProto()
     tried.CopyFrom(proto)
     hold_values(tried.graph, values)

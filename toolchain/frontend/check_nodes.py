@@ -185,17 +185,20 @@ def pool(facts: NodeFacts) -> Faults:
 
 
 def _kernel_of(facts: NodeFacts, weights: Shape) -> Faults:
+    """Yield a fault where kernel_shape differs from the weights' spatial shape."""
     kernel = facts.ints("kernel_shape", weights)
     if kernel != weights:
         yield facts.refuse(f'kernel_shape={list(kernel)}, but its weights "{facts.node.inputs[1]}" are {list(weights)} wide')
 
 
 def _bias(facts: NodeFacts, outputs: int) -> Faults:
+    """Yield a fault where there is a bias of another shape than [outputs]."""
     if facts.has(2) and facts.shape(2) != (outputs,):
         yield facts.refuse(f'its bias "{facts.node.inputs[2]}" is {list(facts.shape(2))}; it has {outputs} output channels')
 
 
 def _padding_once(facts: NodeFacts, rank: int) -> Faults:
+    """Yield a fault where auto_pad and pads are both given."""
     auto, pads = facts.node.op.attributes.get("auto_pad", "NOTSET"), facts.ints("pads", (0,) * 2 * rank)
     if auto != "NOTSET" and any(pads):
         reason = f"auto_pad={auto} and pads={list(pads)} contradict each other"
@@ -220,6 +223,7 @@ def _by(sizes: Sequence[int]) -> str:
 
 
 def prelu(facts: NodeFacts) -> Faults:
+    """Yield a fault where the slope does not broadcast to the input, in which it may not add dimensions."""
     x, slope = facts.shape(0), facts.shape(1)
     if len(slope) > len(x) or any(s not in (1, d) for s, d in zip(slope[::-1], x[::-1])):
         reason = f'its slope "{facts.node.inputs[1]}" {list(slope)} does not broadcast to its input {list(x)}'
@@ -256,6 +260,7 @@ def gather_nd(facts: NodeFacts) -> Faults:
 
 
 def _indices(facts: NodeFacts, indices: np.ndarray | None, size: int) -> Faults:
+    """Yield a fault where constant indices are outside -size..size - 1; computed ones, None, have none."""
     if indices is None or not indices.size:
         return
     wrong = indices[(indices < -size) | (indices >= size)]
@@ -269,18 +274,21 @@ def hardmax(facts: NodeFacts) -> Faults:
 
 
 def _axis(facts: NodeFacts, axis: int, rank: int) -> Faults:
+    """Yield a fault where the axis is outside -rank..rank - 1."""
     if not -rank <= axis < rank:
         allowed = f"{-rank} to {rank - 1}" if rank else "none"
         yield facts.refuse(f"axis {axis} is outside rank {rank}: {allowed}")
 
 
 def cum_sum(facts: NodeFacts) -> Faults:
+    """Yield a fault for a constant axis beyond the rank."""
     axis = facts.value(1)
     if axis is not None and axis.size == 1:
         yield from _axis(facts, int(axis.reshape(-1)[0]), len(facts.shape(0)))
 
 
 def transpose(facts: NodeFacts) -> Faults:
+    """Yield a fault where perm is no permutation of the input's dimensions."""
     rank = len(facts.shape(0))
     perm = facts.ints("perm", range(rank)[::-1])
     if sorted(perm) != list(range(rank)):
@@ -288,6 +296,7 @@ def transpose(facts: NodeFacts) -> Faults:
 
 
 def reshape(facts: NodeFacts) -> Faults:
+    """Yield a fault where a constant shape without -1 has another number of elements than the input."""
     x, target = facts.shape(0), facts.value(1)
     if target is None:
         return
@@ -298,6 +307,7 @@ def reshape(facts: NodeFacts) -> Faults:
 
 
 def split(facts: NodeFacts) -> Faults:
+    """Yield faults of the axis, and of num_outputs that differs from the node's outputs."""
     rank, axis, outputs = len(facts.shape(0)), facts.number("axis", 0), len(facts.node.outputs)
     yield from _axis(facts, axis, rank)
     named = facts.number("num_outputs", outputs)
@@ -306,6 +316,7 @@ def split(facts: NodeFacts) -> Faults:
 
 
 def squeeze(facts: NodeFacts) -> Faults:
+    """Yield a fault for axes that are an empty list, on which the specification and onnxruntime disagree."""
     if facts.has(1) and not prod(facts.shape(1)):
         yield facts.refuse(f'its axes "{facts.node.inputs[1]}" are an empty list: {DISAGREE}', "leave them out, or name them")
 
@@ -322,12 +333,14 @@ def pad(facts: NodeFacts) -> Faults:
 
 
 def clip(facts: NodeFacts) -> Faults:
+    """Yield a fault for each limit that is not one number."""
     for index in (1, 2):
         if facts.has(index) and facts.shape(index) not in ((), (1,)):  # onnxruntime takes [1] too, and exporters write it
             yield facts.refuse(f'its limit "{facts.node.inputs[index]}" is {list(facts.shape(index))}; it must be one number, []')
 
 
 def layer_norm(facts: NodeFacts) -> Faults:
+    """Yield faults of the axis, and of a scale or bias that does not broadcast to the input."""
     x = facts.shape(0)
     axis = facts.number("axis", -1)
     yield from _axis(facts, axis, len(x))
@@ -340,6 +353,7 @@ def layer_norm(facts: NodeFacts) -> Faults:
 
 
 def instance_norm(facts: NodeFacts) -> Faults:
+    """Yield a fault for a scale or bias of another shape than [channels]."""
     channels = facts.shape(0)[1:2]
     for index in (1, 2):
         if facts.shape(index) != channels:
@@ -362,6 +376,7 @@ def local_response_norm(facts: NodeFacts) -> Faults:
 
 
 def depth_to_space(facts: NodeFacts) -> Faults:
+    """Yield a fault where the block's square does not divide the channels."""
     x, size = facts.shape(0), facts.number("blocksize", 1)
     if len(x) == 4 and (size < 1 or x[1] % (size * size)):
         yield facts.refuse(f"blocksize={size}: its square must divide the {x[1]} channels of its input")

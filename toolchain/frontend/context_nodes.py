@@ -75,6 +75,7 @@ class ContextModel:
 
     @property
     def context_nodes(self) -> tuple[ContextNode, ...]:
+        """The parts that are EPContext nodes."""
         return tuple(part for part in self.parts if isinstance(part, ContextNode))
 
 
@@ -143,6 +144,7 @@ def _split(nodes: Iterable[onnx.NodeProto]) -> list[list[onnx.NodeProto]]:
 
 
 def _context_node(node: onnx.NodeProto, file: ModelFile) -> ContextNode:
+    """Return an EPContext node. Raise ProgramError for unknown attributes, and values outside the schema."""
     values: dict[str, int | bytes] = {"main_context": 1, "embed_mode": EMBEDDED}
     for attribute in node.attribute:
         expected = ATTRIBUTES.get(attribute.name)
@@ -201,6 +203,7 @@ def _host_nodes(
 
 
 def _tensor_type(value: onnx.ValueInfoProto, file: ModelFile) -> TensorType:
+    """Return the type of an input or output. Raise ProgramError where its shape is not fixed."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
         raise ProgramError(f"{file}: {value.name!r} has no fixed shape; what is compiled has one")

@@ -292,6 +292,7 @@ def _convert_data_movement(node: OnnxNode, walk: DequantizeState) -> bool:
 
 
 def _only_moves(node: OnnxNode) -> bool:
+    """Return whether codes of the node's output mean what codes of its first input do, or of all inputs for a Concat."""
     kind, mode = node.op.op_type, node.op.attributes.get("mode", "")
     if kind == "MaxPool":
         return not any(node.outputs[1:])  # places, which codes have not

@@ -45,6 +45,10 @@ def _over_space(w: ExpansionBuilder, op_type: str, inputs: Sequence[str]) -> str
 def _apply_channels_first(
     w: ExpansionBuilder, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any], output: int | None = None
 ) -> str:
+    """Add an operator between Transposes to channels first and back, and return its output.
+
+    `output`: the node's output that this is; None: none.
+    """
     rank = len(w.types[w.node.inputs[0]].shape)
     first = w.add("Transpose", *inputs[:1], what="channels_first", perm=(0, rank - 1, *range(1, rank - 1)))
     op_output = w.add(op_type, first, *inputs[1:], **attributes)
@@ -57,6 +61,7 @@ def _max_pool(w: ExpansionBuilder) -> None:
 
 
 def _matrix_product(w: ExpansionBuilder) -> None:
+    """Expand QLinearMatMul. Raise NodeFault where its first operand has several scales."""
     if w.value(1, "scale").size > 1:
         raise refuse_node(w.node, "has a scale for each row of its first operand", "export it with one scale for all")
     w.codes(w.add("MatMul", w.real(0), w.real(3, -1)), 6)
@@ -78,10 +83,13 @@ def _gemm(w: ExpansionBuilder) -> None:
 
 
 def _binary(op_type: str) -> Expansion:
+    """Return a rule that expands an operator of two operands, each with scale and zero point: QLinearAdd, QLinearMul."""
     return lambda w: w.codes(w.add(op_type, w.real(0), w.real(3)), 6)
 
 
 def _unary(op_type: str, *attribute_names: str) -> Expansion:
+    """Return a rule that expands an operator of one operand, with these of its attributes."""
+
     def rule(w: ExpansionBuilder) -> None:
         attributes = {k: v for k, v in w.node.op.attributes.items() if k in attribute_names}
         w.codes(w.add(op_type, w.real(0), **attributes), 3)
@@ -94,6 +102,7 @@ def _global_pool(w: ExpansionBuilder) -> None:
 
 
 def _pool(w: ExpansionBuilder) -> None:
+    """Expand QLinearAveragePool. Raise NodeFault where onnxruntime counts its windows unlike ONNX."""
     if w.attribute("ceil_mode", 0) and w.attribute("count_include_pad", 0):
         reason = "counts padding in windows that ceil_mode cuts, which onnxruntime does otherwise than ONNX says"
         raise refuse_node(w.node, reason, "export it with ceil_mode = 0 or count_include_pad = 0")
@@ -101,6 +110,7 @@ def _pool(w: ExpansionBuilder) -> None:
 
 
 def _softmax(w: ExpansionBuilder) -> None:
+    """Expand QLinearSoftmax. Raise NodeFault for the form before opset 13 that normalizes several dimensions as one."""
     axis, rank = w.attribute("axis", -1), len(w.types[w.node.inputs[0]].shape)
     if w.attribute("opset", 13) < 13 and axis % rank != rank - 1:
         raise refuse_node(w.node, f"normalises the dimensions from {axis} on as one", "export it with opset 13 or newer")

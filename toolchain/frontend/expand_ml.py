@@ -58,6 +58,7 @@ def _real(b: ExpansionBuilder) -> str:
 
 
 def _numbers(b: ExpansionBuilder, name: str) -> np.ndarray:
+    """Return an attribute's numbers as float32; empty where it is absent."""
     return np.asarray(b.node.op.attributes.get(name, ()), np.float32)
 
 
@@ -105,6 +106,7 @@ def _transform(b: ExpansionBuilder, scores: str, output: int) -> None:
 
 
 def _has_function(b: ExpansionBuilder) -> bool:
+    """Return whether post_transform names a function that can be expanded."""
     return b.node.op.attributes.get("post_transform", "NONE") in _FUNCTIONS
 
 

@@ -123,6 +123,7 @@ def _convolution(w: ExpansionBuilder) -> None:
 
 
 def _gemm(w: ExpansionBuilder) -> None:
+    """Expand FusedGemm: a Gemm, then its activation."""
     gemm_attributes = {k: v for k, v in w.node.op.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
     kind = w.attribute("activation", "")
     y = w.add("Gemm", *filter(None, w.node.inputs), output=None if kind else 0, **gemm_attributes)

@@ -67,6 +67,7 @@ class ExpansionBuilder(StepBuilder):
         return value
 
     def constant(self, suffix: str, value: np.ndarray) -> str:
+        """Define a constant named after the node and `suffix`, and return its name."""
         return self.define_constant(f"{self.node.name}/{suffix}", value)
 
     def has_output(self, index: int) -> bool:

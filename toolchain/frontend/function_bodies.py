@@ -56,6 +56,7 @@ def _finite(value: Any) -> Any:
 
 
 def _function(node: OnnxNode, types: Mapping[str, TensorType], opset: int) -> onnx.FunctionProto:
+    """Return the function body that onnx gives for this node. Raise NodeFault where it has none for this opset."""
     schema: Any = schema_of(node, opset)  # its stub leaves functions out
     opset = opset_with([node.op.op_type], opset)
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]

@@ -68,6 +68,7 @@ class ImportState:
 
     @property
     def normal_opset(self) -> int:
+        """The opset of nodes in the graph: that of the model, `NORMAL_OPSET` at least."""
         return max(self.opset, NORMAL_OPSET)
 
 

@@ -189,6 +189,7 @@ def spreads_of(name: str, scope: Rewriter) -> Iterator[Spread]:
 
 
 def _of_squared_differences(name: str, scope: Rewriter) -> Spread | None:
+    """Return `name` as mean((x - mean)^2), or None."""
     outer = mean_of(name, scope)
     squared = square_of(outer[0], scope) if outer is not None else None
     less = producer(squared[0], "Sub", scope) or producer(squared[0], "Add", scope) if squared is not None else None
@@ -202,6 +203,7 @@ def _of_squared_differences(name: str, scope: Rewriter) -> Spread | None:
 
 
 def _of_moments(name: str, scope: Rewriter) -> Spread | None:
+    """Return `name` as mean(x^2) - mean^2, or None."""
     difference_match = producer(name, "Sub", scope) or producer(name, "Add", scope)
     for second, first, sources in differences(difference_match[0], scope) if difference_match is not None else ():
         of_squares, of_mean = mean_of(second, scope), square_of(first, scope)
@@ -222,6 +224,7 @@ def _of_moments(name: str, scope: Rewriter) -> Spread | None:
 
 
 def _of_squares(name: str, scope: Rewriter) -> Spread | None:
+    """Return `name` as mean(x^2), or None."""
     outer = mean_of(name, scope)
     product, passed = strip_reshapes(outer[0], scope) if outer is not None else ("", ())
     squared = square_of(product, scope)

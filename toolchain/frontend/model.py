@@ -337,6 +337,7 @@ def _cast(x: str, y: str, dtype: str) -> OnnxNode:
 
 
 def _wide(to: object) -> object:
+    """Return an element type of ONNX, float32 in place of other floats."""
     other = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
     return int(onnx.TensorProto.FLOAT) if to in other else to
 

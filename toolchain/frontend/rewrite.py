@@ -287,6 +287,7 @@ class NodeChain(StepBuilder):
         return Rewrite((*before, replace(last, name=name, outputs=self.node.outputs)))
 
     def _with_defaults(self, step: OnnxNode) -> OnnxNode:
+        """Return the step with its operator's default attributes written out."""
         return replace(step, op=replace(step.op, attributes={**defaults(step, self.scope.opset), **step.op.attributes}))
 
 

@@ -63,6 +63,7 @@ def add_rounding_noise(proto: onnx.ModelProto, types: Mapping[str, TensorType], 
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield every name of a tensor in the graph and its subgraphs; a name may come twice."""
     yield from (t.name for t in (*graph.input, *graph.initializer))
     for node in graph.node:
         yield from node.output
@@ -72,6 +73,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _wide(dtype: str) -> str:
+    """Return the type in which a tensor of this type is multiplied."""
     return dtype if dtype in WIDE else "float32"
 
 
@@ -94,6 +96,7 @@ class _Chain:
         return self.put("Cast", name, to=elem_type(dtype))
 
     def ending_in(self, name: str) -> list[onnx.NodeProto]:
+        """Return the nodes, of which the last makes the tensor `name`."""
         self.nodes[-1].output[0] = name
         return self.nodes
 

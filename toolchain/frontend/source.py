@@ -75,10 +75,14 @@ class Source:
         return FloatSubmodel(model, tuple(self.inputs), tuple(names), folder, self.dims, extra_inputs=self.fixed)
 
     def _taps(self, names: Sequence[str]) -> bytes:
+        """Return a serialized ModelProto of nothing but these tensors as graph outputs. Appended to a model's bytes, it adds
+        them.
+        """
         taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
         return onnx.ModelProto(graph=onnx.GraphProto(output=taps)).SerializeToString()
 
     def _make_tapped_model(self, names: Sequence[str]) -> bytes:
+        """Return the serialized model with these tensors as further outputs, rewritten where it has to be."""
         more = self._taps(names)
         if self.rewritten:
             return self._proto().SerializeToString() + more

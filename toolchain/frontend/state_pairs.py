@@ -162,6 +162,7 @@ def _parse_pair(text: str, model: NormalModel) -> StatePair | str:
 
 
 def _faults(pair: StatePair, text: str, model: NormalModel, others: Sequence[StatePair]) -> Iterator[str]:
+    """Yield a sentence for each reason why a requested pair is no state, or clashes with the pairs before it."""
     misfit = _misfit(pair, model)
     if misfit is not None:
         yield f"state {text}: {misfit}"

@@ -282,6 +282,7 @@ def _finish(
 
 
 def _constant(node: OnnxNode, what: str, value: np.ndarray, flow: UnrollContext) -> str:
+    """Add a Constant node and return its tensor."""
     name = f"{node.name}/{what}"
     flow.add(Node(name, OnnxOp("Constant", {"value": value}), (), (name,), node.sources))
     return name

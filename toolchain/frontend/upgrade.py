@@ -83,6 +83,7 @@ def axes_to_input(since: int) -> Callable[[Old], Upgraded]:
 
 
 def clip(old: Old) -> Upgraded:
+    """Upgrade Clip before opset 11: its attributes min and max become inputs."""
     if old.opset >= 11:
         return Upgraded([old.node])
     dtype = old.types[old.node.inputs[0]].dtype
@@ -91,6 +92,7 @@ def clip(old: Old) -> Upgraded:
 
 
 def pad(old: Old) -> Upgraded:
+    """Upgrade Pad before opset 11: its attributes pads and value become inputs."""
     if old.opset >= 11:
         return Upgraded([old.node])
     a = old.node.op.attributes
@@ -99,6 +101,7 @@ def pad(old: Old) -> Upgraded:
 
 
 def slice_(old: Old) -> Upgraded:
+    """Upgrade Slice before opset 10: its attributes starts, ends and axes become inputs."""
     if old.opset >= 10:
         return Upgraded([old.node])
     a = old.node.op.attributes
@@ -107,6 +110,7 @@ def slice_(old: Old) -> Upgraded:
 
 
 def split(old: Old) -> Upgraded:
+    """Upgrade Split: sizes become an input (opset 13); without sizes num_outputs is written out (opset 18)."""
     a = old.node.op.attributes
     if old.opset < 13 and "split" in a:
         return with_inputs(old.node, {"split": int64(a["split"])}, without(old.node, "split"))
@@ -117,12 +121,14 @@ def split(old: Old) -> Upgraded:
 
 
 def dropout(old: Old) -> Upgraded:
+    """Upgrade Dropout before opset 12, whose ratio means nothing outside training."""
     if old.opset >= 12:
         return Upgraded([old.node])
     return Upgraded([replace(old.node, op=OnnxOp("Dropout"))])  # its ratio means nothing outside training
 
 
 def top_k(old: Old) -> Upgraded:
+    """Upgrade TopK before opset 10: its attribute k becomes an input."""
     if old.opset >= 10:
         return Upgraded([old.node])
     return with_inputs(old.node, {"k": int64([old.node.op.attributes["k"]])}, without(old.node, "k"))
@@ -143,6 +149,7 @@ def upsample(old: Old) -> Upgraded:
 
 
 def resize(old: Old) -> Upgraded:
+    """Upgrade Resize before opset 13: an unused roi, and scales beside sizes, become absent inputs."""
     if old.opset < 11:
         return upsample(old)
     if old.opset >= 13:
@@ -183,6 +190,7 @@ def scatter(old: Old) -> Upgraded:
 
 
 def cast_like(old: Old) -> Upgraded:
+    """Rewrite CastLike as a Cast to the type of its second input."""
     to = elem_type(old.types[old.node.inputs[1]].dtype)
     op = OnnxOp("Cast", {**old.node.op.attributes, "to": to})
     return Upgraded([replace(old.node, op=op, inputs=old.node.inputs[:1])])
@@ -210,6 +218,7 @@ def group_normalization(old: Old) -> Upgraded:
 
 
 def grid_sample(old: Old) -> Upgraded:
+    """Upgrade GridSample before opset 20, whose modes have other names."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(old.node.op.attributes.get("mode", "linear"))
     if old.opset >= 20 or mode is None:
         return Upgraded([old.node])
@@ -217,6 +226,7 @@ def grid_sample(old: Old) -> Upgraded:
 
 
 def dft(old: Old) -> Upgraded:
+    """Upgrade DFT before opset 20: its attribute axis becomes an input."""
     if old.opset >= 20:
         return Upgraded([old.node])
     inputs = (*old.node.inputs, "")[:2]

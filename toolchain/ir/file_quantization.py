@@ -32,6 +32,7 @@ class FileQuant:
 
     @property
     def bits(self) -> int:
+        """The bits of a code."""
         return BITS[self.dtype]
 
     @property

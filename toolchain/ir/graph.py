@@ -93,6 +93,7 @@ class TensorName(NamedTuple):
     inside: str | None
 
     def __str__(self) -> str:
+        """Return the name for messages: the model's tensor, with ", inside NODE" for an intermediate result."""
         return f"{self.tensor}, inside {self.inside}" if self.inside else self.tensor
 
 

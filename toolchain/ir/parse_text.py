@@ -59,6 +59,8 @@ class StageGraph(NamedTuple):
 
 
 class _Token(NamedTuple):
+    """A token of the text. `kind`: array, quoted, shared, number, word or mark, the groups of `_TOKEN`."""
+
     kind: str
     text: str
 
@@ -221,6 +223,9 @@ class _Parser:
         line.end()
 
     def _take_typed(self, line: _Line) -> str:
+        """Take a tensor's name, and its type where one follows; return the name. Raise CompileError where it has a type
+        already.
+        """
         name = line.take_name()
         if line.take_if(":"):
             if name in self.types:
@@ -229,6 +234,7 @@ class _Parser:
         return name
 
     def _read_node(self, line: _Line) -> None:
+        """Read a node: outputs, operator, inputs, name, and sources. Raise CompileError where another node has its name."""
         outputs = [self._take_typed(line)]
         while line.take_if(","):
             outputs.append(self._take_typed(line))
@@ -303,6 +309,7 @@ class _Parser:
                 self._begin_item(line, opened[-1])
 
     def _class(self, line: _Line, name: str) -> type:
+        """Return the class of this name, an operator or a part of one. Raise CompileError for others."""
         line.take("<")
         if name not in self.classes and name not in _STATES:
             raise line.fault(f"{name} is no operator of the chip, and no part of one")
@@ -314,6 +321,7 @@ class _Parser:
             line.take("=")
 
     def _close(self, line: _Line, part: _Open, shared: dict[str, tuple[Any, int]]) -> Any:
+        """Return the tuple or object of a bracket that ends, and remember it where it is a shared part."""
         value: Any = tuple(part.items)
         if part.make is not None:
             if len(part.names) != len(part.items):
@@ -347,6 +355,7 @@ class _Parser:
             raise line.fault(f"{make.__name__}: {message or 'its fields do not fit each other'}") from None
 
     def _plain(self, line: _Line, token: _Token) -> Any:
+        """Return the value of one token: an array, a text, a constant such as None, a word or a number."""
         if token.kind == "array":
             return self._array(line, token)
         if token.kind == "quoted":
@@ -361,6 +370,7 @@ class _Parser:
             raise line.fault(f"{token.text} stands where a value is expected") from None
 
     def _array(self, line: _Line, token: _Token) -> np.ndarray:
+        """Return an array: its elements where they stand in the text, else the stored one of its digest."""
         parts = _ARRAY.fullmatch(token.text)
         if parts is None:
             raise line.fault(f"{token.text} stands where an array is expected")
@@ -376,6 +386,7 @@ class _Parser:
             raise line.fault(f"{token.text}: its elements are not as many as its shape says, or none of {dtype}") from None
 
     def _find_stored(self, line: _Line, text: str, key: str) -> np.ndarray:
+        """Return the array of this digest. Raise CompileError where it is missing, or differs from what the text says of it."""
         if key not in self.arrays:
             raise line.fault(f"array @{key} is not in the .npz file beside the text; dump both in one build")
         if digest(self.arrays[key]) != key:
@@ -450,6 +461,7 @@ def _tokens(text: str, where: str) -> _Line:
 
 
 def _split_tokens(text: str, where: str) -> Iterator[_Token]:
+    """Yield the tokens of a line. Raise CompileError for text that is none."""
     place = 0
     while place < len(text):
         if text[place].isspace():

@@ -42,6 +42,7 @@ class ArgMax(FloatOp):
 
     @property
     def length(self) -> int:
+        """The number of positions along the dimension."""
         return prod(self.kernel)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
@@ -93,6 +94,7 @@ class ArgMax(FloatOp):
         return steps.new_nodes
 
     def _largest(self, steps: CodeSteps, what: str, x: CodeOperand) -> CodeOperand:
+        """Add a max pool over all elements and return its output."""
         n, h, w, c = x.shape
         output_size = h - self.kernel[0] + 1, w - self.kernel[1] + 1
         return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, *output_size, c))

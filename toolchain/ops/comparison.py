@@ -234,6 +234,8 @@ def no_nan(scope: SelectionContext, names: Sequence[str]) -> None:
 def _make_comparison(
     kind: Literal["greater", "equal"], is_swapped: bool = False, negated: bool = False
 ) -> Callable[[SelectionContext], None]:
+    """Return the rule of a comparison. `is_swapped`: its operands are exchanged. `negated`: the opposite is computed."""
+
     def rule(scope: SelectionContext) -> None:
         names = scope.node.inputs[::-1] if is_swapped else scope.node.inputs
         no_nan(scope, names)
@@ -252,6 +254,7 @@ def _logical(kind: Literal["and", "or", "xor", "not"]) -> Callable[[SelectionCon
 
 
 def _never(scope: SelectionContext) -> None:
+    """Select IsNaN or IsInf of a tensor that the chip makes or the network is fed. Refuse one that the host makes."""
     x = scope.node.inputs[0]
     if x not in scope.layouts and x not in scope.graph.inputs:
         return scope.refuse("its input is made by the host, where it may hold NaN and infinity")
@@ -260,6 +263,7 @@ def _never(scope: SelectionContext) -> None:
 
 
 def _cast(scope: SelectionContext) -> None:
+    """Select a Cast between bool, float32 and integers that the chip made. Refuse a cast that drops fractions."""
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     before, after = (scope.graph.types[n].dtype for n in (x, y))
     read, layout = operands(scope, (x,))

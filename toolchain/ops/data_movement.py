@@ -210,6 +210,7 @@ class IntegerConcat(MoveOp):
 
 
 def concat(scope: SelectionContext) -> None:
+    """Select a Concat in the layout of its parts. Refuse constant parts."""
     names = scope.node.inputs
     layout = scope.layout(*names)
     axis = int(scope.attributes["axis"]) % len(scope.shape(names[0]))
@@ -219,6 +220,7 @@ def concat(scope: SelectionContext) -> None:
 
 
 def slice_(scope: SelectionContext) -> None:
+    """Select a Slice in the layout of its input. Refuse computed bounds and negative steps."""
     x = scope.node.inputs[0]
     shape = scope.shape(x)
     a = scope.attributes
@@ -238,6 +240,7 @@ def slice_(scope: SelectionContext) -> None:
 
 
 def pad(scope: SelectionContext) -> None:
+    """Select a constant Pad. Refuse computed or negative padding, and other modes."""
     x, a = scope.node.inputs[0], scope.attributes
     rank = len(scope.shape(x))
     if "pads" not in a:

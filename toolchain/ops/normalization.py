@@ -74,6 +74,7 @@ def _centre(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
 
 
 def _one_over_root(steps: DecompositionBuilder, what: str, square: str) -> str:
+    """Add and return 1 / sqrt(square + epsilon)."""
     root = steps.add("Sqrt", steps.add("Add", square, steps.node.op.attributes["epsilon"], what=f"{what} + epsilon"), what="root")
     return inverse(steps, root, "root", output=2)
 

@@ -104,6 +104,7 @@ def _view(scope: SelectionContext, source: str, shape: Shape) -> str:
 
 
 def _emit(scope: SelectionContext, source: str, layout: str) -> None:
+    """Emit a view of `source` as the node's output."""
     shape = scope.shape(scope.node.outputs[0])
     return scope.emit(Reshape(permute_to_layout(shape, layout)), (source,), layout)
 

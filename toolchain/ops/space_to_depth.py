@@ -53,6 +53,7 @@ def _emit_transposed(scope: SelectionContext, source: str, view: Shape, perm: Sh
 
 
 def _transpose_view(scope: SelectionContext, source: str, view: Shape, perm: Shape) -> str:
+    """Add a view of `source` and its Transpose; return the result."""
     view_tensor = scope.step("view", Reshape(view), (source,), view)
     return scope.step("moved", permutation(view, perm), (view_tensor,), tuple(view[p] for p in perm))
 
@@ -163,6 +164,7 @@ def _add_convolution(scope: SelectionContext, source: str, rows: Phases, columns
 
 
 def _emit_interleaved(scope: SelectionContext, phase_outputs: str, rows: Phases, columns: Phases, groups: int) -> None:
+    """Interleave the outputs of all phases and cut them to the size of the node's output, which this makes."""
     n, h, w, channels = scope.types[phase_outputs].shape
     inner = channels // (groups * rows.stride * columns.stride)
     view, perm = (n, h, w, groups, rows.stride, columns.stride, inner), (0, 1, 4, 2, 5, 3, 6)

@@ -220,6 +220,7 @@ class _StepLowering:
         return read, LookupTable(entries, self.numerics.interpolation)
 
     def _line(self, line: _Line, source: CodeOperand, part: Function, y: CodeOperand | None) -> CodeOperand:
+        """Return a line of the source's numbers as a change of scale, or as a sum with a constant; clamped to the line's ends."""
         scaled = _times(source, abs(line.slope))
         if y is None and line.slope > 0 and line.offset == 0 and line.ends is None:
             return scaled
@@ -320,6 +321,7 @@ class _StepLowering:
         return self.steps.constant(self._next("number"), code, quant, like.codes)
 
     def _rescaled(self, source: CodeOperand, y: CodeOperand, bounds: Bounds | None = None) -> CodeOperand:
+        """Add a Rescale of the source to the codes of y. `bounds`: of its clamp, counted from the zero point; None: all codes."""
         zero, (low, high) = y.quant.zero_point, y.codes.limits
         if bounds is not None:
             low, high = zero + bounds[0], zero + bounds[1]

@@ -135,6 +135,7 @@ def number_types(places: int, chip: Chip) -> list[CodeType]:
 
 
 def _find_missing_type(places: int, chip: Chip) -> str | None:
+    """Return why the machine cannot address so many places by a number of each run, or None."""
     if chip.control.indirect is None:
         return f"a row's place is a number of each run: {_KEY}"
     if places - 1 > chip.control.indirect.max_index:

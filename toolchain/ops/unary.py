@@ -285,6 +285,7 @@ def _in_type(quant: Quant, codes: CodeType, wider: CodeType) -> Quant:
 
 
 def unary(scope: SelectionContext) -> None:
+    """Select a composed function in the layout of its input."""
     x = scope.node.inputs[0]
     layout = scope.layout(x)
     assert isinstance(scope.node.op, Unary)

@@ -271,6 +271,7 @@ def _with(r: Range, values: Sequence[float]) -> Range:
 
 
 def _any_scale(op: Operator) -> bool:
+    """Return whether the operator can make its output at any scale."""
     return not same_scale(op) and get_forced_qparams(op, CodeType.INT8) is None and not isinstance(op, ModelConcat)
 
 

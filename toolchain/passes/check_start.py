@@ -51,6 +51,10 @@ def find_host_fault(graph: Graph[Any], model: OnnxGraph) -> str | None:
 
 
 def _find_fault(node: Node[Any], graph: Graph[Any], model: OnnxGraph, producers: dict[str, Node[OnnxOp]]) -> str | None:
+    """Return why a host node differs from the model, as a phrase, or None.
+
+    Its tensors, its constants and its operator are the model's, and its outputs depend on the same inputs.
+    """
     constants = {n for n in node.inputs if n in graph.constants}
     inputs = {n for n in node.inputs if n and n not in constants}
     unknown = [n for n in (*inputs, *node.outputs) if n and n not in model.types]
@@ -141,6 +145,7 @@ def require_start(start: StageGraph, replaced: Graph[Any], chip: Chip, opset: in
 
 
 def _check_ports(edit: _Edit) -> Iterator[Fault]:
+    """Yield faults where inputs, outputs or their shapes are not the model's."""
     graph, replaced = edit.graph, edit.replaced
     for kind in ("inputs", "outputs"):
         ports, model_ports = getattr(graph, kind), getattr(replaced, kind)
@@ -155,12 +160,14 @@ def _check_ports(edit: _Edit) -> Iterator[Fault]:
 
 
 def _check_soundness(edit: _Edit) -> Iterator[Fault]:
+    """Yield one fault that names up to three faults of `verify`."""
     if faults := verify(edit.graph):
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
         yield "", f"the graph is not sound: {'; '.join(faults[:3])}{more}"
 
 
 def _check_sources(edit: _Edit) -> Iterator[Fault]:
+    """Yield a fault for each source of a chip node that is no node of the model."""
     for node in edit.chip_nodes:
         for source in node.sources:
             if source not in edit.sources:
@@ -168,6 +175,9 @@ def _check_sources(edit: _Edit) -> Iterator[Fault]:
 
 
 def _check_origins(edit: _Edit) -> Iterator[Fault]:
+    """Yield faults where a chip tensor has no origin, another one than in this build, or a shape that its origin does not
+    have.
+    """
     graph, expected = edit.graph, edit.replaced.origins
     tensors = {n for node in edit.chip_nodes for n in (*node.inputs, *node.outputs)} - graph.constants.keys()
     for name in sorted(tensors & expected.keys() - graph.origins.keys()):
@@ -195,6 +205,7 @@ def _has_shape(shape: tuple[int, ...], model_shape: tuple[int, ...], layout: str
 
 
 def _check_machine(edit: _Edit) -> Iterator[Fault]:
+    """Yield a fault for each field that must equal the machine's, such as the accumulators' bits."""
     for node in edit.chip_nodes:
         for name in (f.name for f in fields(node.op) if f.name in _OF_MACHINE):
             value, expected = getattr(node.op, name), _OF_MACHINE[name](edit.chip)
@@ -203,6 +214,7 @@ def _check_machine(edit: _Edit) -> Iterator[Fault]:
 
 
 def _check_shapes(edit: _Edit) -> Iterator[Fault]:
+    """Yield a fault for each changed node that does not make its output's type from its inputs."""
     for node in edit.changed_nodes:
         if fault := _find_type_fault(node, edit):
             yield node.name, fault

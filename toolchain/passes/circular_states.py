@@ -108,6 +108,7 @@ class _Windows:
 
 
 def _last_rows(shape: Sequence[int], axis: int, count: int) -> Slice:
+    """Return the Slice that takes the last `count` rows along `axis` of a tensor of this shape."""
     starts = tuple(n - count if d == axis else 0 for d, n in enumerate(shape))
     return Slice(starts, (1,) * len(shape), tuple(count if d == axis else n for d, n in enumerate(shape)))
 
@@ -214,4 +215,5 @@ def _drop_unread_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> list[No
 
 
 def _of_rows(kind: TensorType, axis: int, rows: int) -> TensorType:
+    """Return the type with so many rows along `axis`."""
     return replace(kind, shape=tuple(rows if d == axis else n for d, n in enumerate(kind.shape)))

@@ -97,6 +97,7 @@ def _values(node: OnnxNode, graph: OnnxGraph, values: dict[str, Chain], consumer
 def _binary(
     node: OnnxNode, kind: str, graph: OnnxGraph, values: dict[str, Chain], consumers: dict[str, list[OnnxNode]]
 ) -> Iterator[Chain]:
+    """Yield the chains that end in an operator of two operands: one is a scalar, or both are functions of one tensor."""
     a, b = (_scalar(n, other, node, graph) for n, other in (node.inputs, node.inputs[::-1]))
     if a is not None and b is not None:
         return

@@ -102,6 +102,7 @@ class _Finder:
         return x in self._graph.outputs or any(self._is_read_beyond_by(n, within) for n in self._consumers.get(x, ()))
 
     def _is_read_beyond_by(self, node: OnnxNode, within: Range) -> bool:
+        """Return whether this reader, or what it moves the tensor to, needs values outside the range."""
         file_quant = find_file_quant(node, self._graph)
         if file_quant is None:
             return self._reads_beyond(node.outputs[0], within) if is_move(node) else True
@@ -127,6 +128,9 @@ class _Finder:
         return None if file_quant is None else file_quant.ends()
 
     def _reaches_beyond(self, chain: Chain, within: Range) -> bool:
+        """Return whether the chain has values outside the range, over its input's codes or, where it has none, over all
+        numbers.
+        """
         ends = self._find_ends(chain.root)
         with np.errstate(all="ignore"):
             values = evaluate(chain.function, _READ if ends is None else np.linspace(*ends, 256))

@@ -117,17 +117,20 @@ def _is_native(node: OnnxNode, graph: OnnxGraph, chip: Chip) -> bool:
 
 
 def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> DecompositionBuilder:
+    """Return the steps of a node for codes of so many bits. Raise NotSelected where it is refused."""
     steps = DecompositionBuilder(node, graph, bits)
     DECOMPOSITIONS[node.op.op_type].add_steps(steps)
     return steps
 
 
 def _is_one(node: OnnxNode, kinds: Collection[str], graph: OnnxGraph) -> bool:
+    """Return whether the node is a standard operator of one of these kinds whose outputs are all float32."""
     is_standard_kind = node.op.op_type in kinds and node.op.domain in ("", "ai.onnx")
     return is_standard_kind and all(graph.types[n].dtype == "float32" for n in node.outputs if n)
 
 
 def _replace_by_steps(model: NormalModel, steps: Mapping[str, DecompositionBuilder]) -> NormalModel:
+    """Return the model with nodes replaced by their steps, and what the steps say of their tensors."""
     each = steps.values()
     return apply_decompositions(
         model,

@@ -66,6 +66,8 @@ def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
 
 
 class _Taking:
+    """The walk over the nodes that folds them one by one; `done` returns the result."""
+
     def __init__(self, graph: OnnxGraph, chip: Chip) -> None:
         self._graph, self._chip = graph, chip
         self._producers, self._consumers = graph.producers(), graph.consumers()
@@ -80,6 +82,7 @@ class _Taking:
         self._shared: set[str] = set()
 
     def take(self, node: OnnxNode) -> None:
+        """Take the next node in graph order: keep it, or fold it into the qparams of a tensor."""
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
         file_quant = find_file_quant(node, self._graph)
         dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
@@ -105,9 +108,11 @@ class _Taking:
             self._give(node.outputs[0], file_quant.quant(codes.low), codes)
 
     def _give(self, x: str, quant: Quant, codes: CodeType) -> None:
+        """Give a tensor these qparams in codes of this type."""
         self._file_ranges[x], self._types[x] = quant, codes
 
     def _quantize(self, node: OnnxNode, file_quant: FileQuant) -> None:
+        """Fold a QuantizeLinear: its DequantizeLinears of the same scale become the rounded tensor."""
         x, q = node.inputs[0], node.outputs[0]
         readers = self._consumers.get(q, [])
         reals = [n.outputs[0] for n in readers if find_file_quant(n, self._graph) == file_quant]
@@ -200,6 +205,7 @@ class _Taking:
         return [n for n in self._nodes if n.op.op_type != "DynamicQuantizeLinear" or not read.isdisjoint(n.outputs)]
 
     def done(self) -> FoldedQdq:
+        """Return the folded graph."""
         outputs = {y: x for y, x in self._same.items() if y in self._graph.outputs}
         outputs_of = {x: y for y, x in outputs.items()}
         nodes, names = _rename_outputs(self._alive(), outputs, self._graph)
@@ -258,6 +264,7 @@ def find_file_quant(node: OnnxNode, graph: OnnxGraph) -> FileQuant | None:
 
 
 def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
+    """Raise CompileError where a QuantizeLinear rounds to wider codes than the machine's arrays take."""
     wide = max(t.bits for t in chip.operand_types)
     rounding_types = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
     wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in rounding_types if BITS[dtype] > wide]

@@ -135,6 +135,7 @@ def _can_have(post: str, node: Node, graph: Graph, chip: Chip) -> bool:
 
 
 def _takes_residual(node: Node, graph: Graph, chip: Chip) -> bool:
+    """Return whether the node is a convolution that can take a residual sum as an epilogue."""
     op = node.op
     if not isinstance(op, IntegerConvolution) or op.residual is not None:
         return False
@@ -142,11 +143,13 @@ def _takes_residual(node: Node, graph: Graph, chip: Chip) -> bool:
 
 
 def _same_shape(node: Node, graph: Graph) -> bool:
+    """Return whether a sum has two different computed operands, each of its output's shape."""
     shapes = {graph.types[n].shape for n in (*node.inputs, *node.outputs)}
     return len(shapes) == 1 and not graph.constants.keys() & set(node.inputs) and len(set(node.inputs)) == 2
 
 
 def _residual(op: IntegerBinary, index: int) -> Residual:
+    """Return the sum as an epilogue, where the convolution makes its operand number `index`."""
     assert op.a_requant is not None and op.b_requant is not None
     zero, requants = (op.a_zero_point, op.b_zero_point), (op.a_requant, op.b_requant)
     return Residual(zero[index], zero[1 - index], op.left_shift, requants[index], requants[1 - index], op.out_requant)

@@ -100,6 +100,7 @@ def _keeps_half(node: Node, graph: Graph) -> bool:
 
 
 def _lift_node(node: Node, chain: list[Node], graph: Graph) -> Graph:
+    """Return the graph with the function in front of the moves `chain`."""
     x, y = chain[0].inputs[0], node.outputs[0]
     early = fresh_name(f"{y}@early", graph.types)
     inner = Origin(graph.origins[y].tensor, INNER)

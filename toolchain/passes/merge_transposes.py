@@ -186,6 +186,7 @@ def _moves_behind(node: Node, consumers: Mapping[str, Sequence[Node]], outputs: 
 
 
 def _shape_after(step: Node, types: Mapping[str, TensorType], new_types: Mapping[str, TensorType]) -> Shape:
+    """Return the shape of a Reshape's or Transpose's output."""
     if isinstance(step.op, Reshape):
         return step.op.shape
     x = step.inputs[0]
@@ -239,6 +240,7 @@ def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
 
 
 def _without_dead(graph: Graph) -> Graph:
+    """Return the graph without Reshapes and Transposes that nothing reads."""
     read_tensors = set(graph.outputs)
     live_nodes: list[Node] = []
     for node in reversed(graph.nodes):

@@ -77,6 +77,7 @@ def _group_by_turn(graph: Graph, source: Mapping[str, str], late: Mapping[str, i
 
 
 def _make_segments(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:
+    """Return a segment for each group of nodes, with what it reads and what later segments need."""
     segments: list[Segment] = []
     for index, (on_chip, nodes) in enumerate(groups):
         produced_tensors = {n for node in nodes for n in node.outputs if n}

@@ -235,10 +235,12 @@ def _explain_fallbacks(lowering: Lowering, context: PassContext) -> Lowering:
 
 
 def _select(lowering: Lowering, selection: Selection) -> Lowering:
+    """Return the network with this selection and its graph."""
     return replace(lowering, graph=selection.graph, selection=selection)
 
 
 def _selection_of(lowering: Lowering) -> Selection:
+    """Return the selection. Raise InternalError where no pass has made it."""
     return require(lowering.selection, "a selection")
 
 

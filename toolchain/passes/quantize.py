@@ -133,6 +133,7 @@ def _get_substitute_quants(
 def _widen_ranges(
     calibrated: Mapping[str, Range], factors: Mapping[str, float], wider_ranges: Mapping[str, Range]
 ) -> dict[str, Range]:
+    """Return the ranges with their factors applied, by chip tensor."""
     widened_ranges = dict(wider_ranges)
     for name, factor in factors.items():
         r = widened_ranges.get(name, calibrated[name])
@@ -149,6 +150,7 @@ class _Widen(CompileError):
 
 
 def _quantize_nodes(graph: Graph, scope: QuantizeContext) -> Graph:
+    """Return the graph with integer nodes. Raise _Widen where an output needs a larger scale than the machine has."""
     quants = scope.quants
     adopted = find_shared_concat_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []

@@ -176,6 +176,7 @@ class ScaleOutOfReach(CompileError):
 
 
 def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: int, high: int, peak: Any) -> np.ndarray:
+    """Return the scales, those beyond the machine's replaced by its nearest where no output can tell."""
     least, most = form.extremes
     nothing = False if peak is None else np.asarray(peak) * least < 0.25
     saturates = most >= max(high - zero_point, zero_point - low) - 1
@@ -292,6 +293,7 @@ def finest(types: Sequence[CodeType]) -> CodeType:
 
 
 def _get_substitute_name(tensor: str, codes: CodeType, graph: Graph) -> str:
+    """Return the name of a tensor's form in another type."""
     return fresh_name(f"{tensor}@{codes}", graph.types)
 
 

@@ -165,5 +165,6 @@ def _loses_nothing(node: Node, quants: Mapping[str, Quant], types: Mapping[str, 
 
 
 def _a_code_further(part: Range, codes: CodeType, calibrated_range: Range) -> Range:
+    """Return the range extended by one code at each end, inside the calibrated range."""
     step = part.with_zero().span / (2**codes.bits - 1)
     return Range(max(part.low - step, calibrated_range.low), min(part.high + step, calibrated_range.high))

@@ -135,6 +135,7 @@ def _reasons_of_torn(graph: Graph, fallbacks: Sequence[Fallback], plugin_nodes: 
 
 
 def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str], tidy: Callable[[Graph], Graph]) -> Selection:
+    """Return the selection with the nodes `hosted` on the host, for the reasons given, and others where their rule refuses."""
     origins: dict[str, Origin] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)

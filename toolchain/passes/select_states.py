@@ -104,6 +104,7 @@ class _Refusal:
 
 
 def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
+    """Return how a state is read and made on the chip, or why the chip cannot keep it."""
     if "rescale" not in chip.functions:
         return _Refusal(f"its next value may need another scale: {chip.key('vector')}.functions: rescale")
     produced_tensors = {n for node in graph.nodes for n in node.outputs}
@@ -157,6 +158,7 @@ def _parts(pair: StatePair, readers: Mapping[str, str], graph: Graph) -> tuple[_
 
 
 def _with_state(graph: Graph, ends: _Ends) -> Graph:
+    """Return the graph with the state as one that the chip keeps."""
     past, present = ends.pair
     if ends.rows is not None and isinstance(ends.rows.op, ScatterRows):
         written = replace(ends.rows, op=replace(ends.rows.op, in_place=True))

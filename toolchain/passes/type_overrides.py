@@ -268,10 +268,12 @@ def _sources(node: OnnxNode) -> frozenset[str]:
 
 
 def _fitting(name: str, candidates: Collection[str]) -> list[str]:
+    """Return the candidates that a name means: itself, else those that it fits as a pattern."""
     return [name] if name in candidates else [one for one in candidates if fnmatchcase(one, name)]
 
 
 def _match_sources(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
+    """Return the nodes that a name, operator or pattern means; none where nothing fits."""
     try:
         return set(match_nodes(nodes, (name,)))
     except CompileError:
@@ -279,6 +281,7 @@ def _match_sources(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
 
 
 def _types(chip: Chip) -> str:
+    """Return the sentence on the types that the machine has."""
     activations, weights = ", ".join(chip.code_types), ", ".join(chip.weight_types)
     return (
         f"{chip.name} has {activations} activations (numerics.activation, numerics.more_activations) and {weights} weights "

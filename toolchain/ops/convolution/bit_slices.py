@@ -170,6 +170,7 @@ def quantize_slice_products(
 
 
 def _make_slice_result(node: Node, what: str, value_range: Range, codes: CodeType, scope: QuantContext) -> SliceResult:
+    """Register a tensor for a result in this range and return it. `what`: its name in words."""
     quant = activation_quant(value_range, scope.chip.numerics.of(codes))
     shape = scope.graph.types[node.outputs[0]].shape
     return SliceResult(scope.inner(scope.own_name(f"{node.outputs[0]}: {what}"), quant, codes, shape), quant, codes)

@@ -112,6 +112,7 @@ class IntegerConvolution(ConvolutionParameters):
 
 
 def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:
+    """Return what makes the tile tasks: depthwise, groups together, or one group at a time."""
     if op.depthwise(layer):
         return Depthwise(op, layer, tiling)
     # More output channels than a group has: the tiling takes neighbouring groups together.
@@ -193,6 +194,7 @@ def loop_orders(op: ConvolutionParameters, layer: Layer) -> tuple[LoopOrder, ...
 
 
 def _orders(op: ConvolutionParameters, layer: Layer) -> Iterator[LoopOrder]:
+    """Yield the loop orders of `loop_orders`."""
     images, height, width, outputs = layer.output.shape
     _, kernel, _, inputs = layer.constants[layer.node.inputs[1]].shape
     x, out, deep = layer.node.inputs[0], layer.node.outputs[0], op.depthwise(layer)

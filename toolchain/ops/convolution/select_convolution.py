@@ -100,6 +100,7 @@ class Convolution(FloatOp):
         return self._weights(node, scope, x, self._weight_type(node, x.codes, scope))
 
     def _weights(self, node: Node, scope: QuantContext, x: BitSlice, codes: CodeType) -> BiasQuant:
+        """Return weights of the type `codes` and the bias in integers, for this input or its upper bit slice."""
         weights, chosen = scope.graph.constants[node.inputs[1]], scope.layer(node)
         numerics = scope.chip.numerics.of(x.codes).with_weights(codes)
         bias = self._bias(node, scope)
@@ -111,6 +112,7 @@ class Convolution(FloatOp):
         return bias_quant(bias, weights, w, x.quant, numerics, name=node.name)
 
     def _bias(self, node: Node, scope: QuantContext) -> Array | None:
+        """Return the bias, float[o]: what repair chose, else the node's; None where it has none."""
         chosen, name = scope.layer(node).bias, (*node.inputs, "", "")[2]
         return chosen if chosen is not None or not name else scope.graph.constants[name]
 

@@ -165,6 +165,7 @@ class Lowering:
         return Box(self.x, (tile.n, top, first_column, channels[0]), (1, rows, columns, channels[1]))
 
     def variant(self, tile: Tile, part: KernelPart, box: Box, last: bool) -> tuple[int, ...]:
+        """Return the variant of the task: what its cycles depend on beside its shapes (`TileTask`)."""
         sums = () if last else (tile.rows[1], tile.columns[1], tile.channels[1])
         return (*self.tiling.variant, *part.ky, *part.kx, *self.get_padded_edges(tile, box), *sums)
 
@@ -173,6 +174,7 @@ class Lowering:
         return find_padded_edges((tile.rows[0], tile.columns[0]), box, self.layer.types[self.x].shape)
 
     def write(self, tile: Tile) -> Box:
+        """Return the box of the output that the tile makes."""
         start = (tile.n, tile.rows[0], tile.columns[0], tile.channels[0])
         return Box(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
 

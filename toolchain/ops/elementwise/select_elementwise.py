@@ -152,6 +152,8 @@ def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantContext) 
 
 
 def _rule(kind: Kind) -> Callable[[SelectionContext], None]:
+    """Return the rule of an operator of two tensors. Refuse a PRelu whose slope has more dimensions than its input."""
+
     def rule(scope: SelectionContext) -> None:
         names = list(scope.node.inputs)
         rank = len(scope.shape(scope.node.outputs[0]))

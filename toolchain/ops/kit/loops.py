@@ -68,6 +68,7 @@ class LoopOrder:
 
 
 def _step(axis: LoopAxis, tiling: Tiling) -> int:
+    """Return a loop's step in items; 0 where the tiling's field is no whole number of items."""
     if not axis.field:
         return 1
     value: int = getattr(tiling, axis.field)

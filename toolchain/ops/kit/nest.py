@@ -98,6 +98,9 @@ def window_axis(window: Window, steps: tuple[Span, ...], taps: tuple[Taps, ...] 
 
 
 def _window_kind(window: Window, parts: Iterable[Window], step: Span) -> Hashable:
+    """Return the kind of an output span: its size, the input elements that it reads, and its padding, for each part of the
+    kernel.
+    """
     first, size = window.get_input_span(*step)
     kind: list[Hashable] = [step[1], size, window.offset(step[0], first)]
     for part in parts:

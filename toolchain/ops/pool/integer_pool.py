@@ -59,6 +59,7 @@ class _Pooling(TiledOp):
         return {layer.node.inputs[0]: (self.geometry.axes(height, width)[axis - 1],)}
 
     def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair], extent: Extent | None) -> Nest:
+        """Return the nest over these runs of rows and of columns, which tiles do not cross; `extent` limits it to a part."""
         batch, _, _, channels = layer.output.shape
         first, tile_channels = 0, channels
         if extent is not None:

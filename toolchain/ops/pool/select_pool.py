@@ -114,6 +114,7 @@ class AveragePool(FloatOp):
         return uniform and not (on_vector and exact) and not beyond
 
     def _list_counts(self, height: int, width: int) -> list[int]:
+        """Return the numbers of elements that windows count, rising, each once."""
         return sorted({int(v) for v in np.unique(window_counts(self.geometry, height, width, self.count_padding))})
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -218,6 +219,7 @@ def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePo
 
 
 def _geometry(scope: SelectionContext) -> Geometry | None:
+    """Return the node's window over rows and columns; None where it has other dimensions or ceil_mode."""
     a = scope.attributes
     kernel = a.get("kernel_shape")
     if kernel is None or len(kernel) != 2 or a.get("ceil_mode", 0):
