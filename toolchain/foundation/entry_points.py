@@ -11,9 +11,9 @@ from toolchain.errors import CompileError, InternalError, ProgramError, format_c
 
 @contextmanager
 def entry_in_errors(entry: str | None) -> Generator[None]:
-    """Make errors inside name the entry; `entry` None: there is only one, and they stay as they are.
+    """Make errors inside name the entry. With `entry` None there is only one, and no name is put before the message.
 
-    A ProgramError becomes an InternalError: inside a build, programs are the toolchain's own.
+    A ProgramError becomes an InternalError in both cases: inside a build, programs are the toolchain's own.
     """
     try:
         yield

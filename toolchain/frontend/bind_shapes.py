@@ -45,7 +45,7 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
     """Bind every dimension of every input to a number; initializers are no inputs.
 
     Where dimension 0 alone is open, it is taken as 1, with a note.
-    Raise CompileError where another dimension is open, or a shape contradicts the model.
+    Raise CompileError where another dimension is open, a shape contradicts the model, or an input is no tensor or too large.
     `shapes`: the complete shape by input name. A name shared by dimensions binds them all.
     """
     initializers = {i.name for i in graph.initializer}

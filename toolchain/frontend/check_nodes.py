@@ -66,8 +66,9 @@ class NodeFacts:
 
 
 def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
-    """Raise one CompileError with all contradictions of a node; nodes without a rule are checked for flags and numbers alone.
+    """Raise one CompileError with all contradictions of a node.
 
+    Every node is checked for flags, numbers and list operands. The operator's own rule runs only where those are in order.
     Precondition: the number and types of the node's inputs are right.
     """
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
@@ -93,8 +94,11 @@ def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _numbers(facts: NodeFacts) -> Faults:
-    """Yield a fault for each whole number beyond int32: onnx and onnxruntime compute with such axes and strides until they
-    overflow."""
+    """Yield a fault for each attribute with a whole number beyond int32.
+
+    With such axes and strides onnx and onnxruntime compute until they overflow. Constants' values, starts and ends are
+    exempt.
+    """
     for key, value in () if facts.node.op.domain else facts.node.op.attributes.items():
         numbers = value if _is_list(value) else (value,)
         far = next((n for n in numbers if isinstance(n, int) and not _INT32.min <= n <= _INT32.max), None)

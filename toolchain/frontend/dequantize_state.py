@@ -32,8 +32,7 @@ class QuantizedConstant:
     """A constant that the file holds as codes: real = codes * scale.
 
     `codes`: int64, less their zero points. `scale`: one, or one for each index of `axis`.
-    `zero_point`: of the first scale, for messages and activations. `dtype`: the file's type of the codes; "" where codes were
-    negated.
+    `zero_point`: of the first scale alone. `dtype`: the file's type of the codes; "" where codes were negated.
     """
 
     codes: np.ndarray

@@ -1,7 +1,7 @@
 """Expand operators on codes (QLinear...) and onnxruntime's own (com.microsoft) into standard ONNX, during import.
 
-An operator on codes becomes DequantizeLinear, the float operator and QuantizeLinear. Each function here expands one operator
-and adds nodes to its `ExpansionBuilder`; `expand_node` picks it by `DECOMPOSITIONS`.
+An operator on codes becomes DequantizeLinear, the float operator and QuantizeLinear. Each rule in `DECOMPOSITIONS` expands
+one operator: it adds nodes to the `ExpansionBuilder` that `expand_node` gives it.
 Sources: ONNX QLinearConv, QLinearMatMul; onnxruntime docs/ContribOperators.md for com.microsoft.
 """
 

@@ -89,7 +89,7 @@ def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Im
     """Import a model whose inputs have these static types. Inputs without an entry must be initializers.
 
     Raise CompileError on type errors, cycles, undefined tensors, shapes that depend on data, and constants that hold NaN.
-    The message lists the faults of all nodes.
+    One message lists the faults of all nodes. Cycles, undefined tensors and NaN are reported alone.
     """
     walk = ImportState(opset_of(proto), dict(inputs))
     visit_graph(proto.graph, walk)
@@ -191,7 +191,7 @@ def add_constant(name: str, value: np.ndarray, walk: ImportState) -> None:
 def sort_nodes(graph: onnx.GraphProto, defined_names: set[str], names: dict[str, int]) -> list[OnnxNode]:
     """Return the nodes in the file's order where that is topological, else in the earliest order that is.
 
-    Names are made unique. Raise CompileError for a cycle or an undefined tensor.
+    Names are made unique. Raise CompileError for a cycle, or a tensor that is undefined or defined twice.
     """
     waiting = [(node_from_proto(p, unique_name(p, i, names)), list_captured_names(p)) for i, p in enumerate(graph.node)]
     produced_names = {n for node, _ in waiting for n in node.outputs if n}

@@ -72,7 +72,7 @@ def producer(name: str, op_type: str, scope: Rewriter) -> tuple[OnnxNode, Source
 
 
 def differences(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, Sources]]:
-    """(a, b, sources) for each way to read `n` as a - b."""
+    """Yield (a, b, sources) for each way to read `n` as a - b."""
     if n.op.op_type == "Sub":
         yield n.inputs[0], n.inputs[1], n.sources
         return

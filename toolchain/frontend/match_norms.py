@@ -1,7 +1,8 @@
 """Match a LayerNormalization or RMSNormalization that is written out as means, differences, roots and quotients.
 
 Each rule in `RULES` is anchored at the last node of such a pattern. It returns the norm in its place, or None.
-The norm gets weights of one; later rules fold a scale and a bias behind it into the norm.
+All weights of the norm are one, or one over the root's constant factor. Later rules fold a scale and a bias behind it into
+the norm.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def match_expanded_norm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def minuends(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, str, Sources]]:
-    """(a, b, shift, sources) for each way to read `n` as a - b, or as a + (shift - b) with a constant."""
+    """Yield (a, b, shift, sources) for each way to read `n` as a - b, or as a + (shift - b) with a constant shift."""
     for a, b, sources in differences(n, scope):
         yield a, b, "", sources
     for a, rest in (n.inputs, n.inputs[::-1]) if n.op.op_type == "Add" else ():

@@ -45,7 +45,7 @@ def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
 
 
 def pad(chain: NodeChain) -> None:
-    """Rewrite a Pad by edge, reflection or wrap-around, of any length.
+    """Rewrite a Pad by edge, reflection or wrap-around, by at most sqrt(`MAX_MATRIX`) elements at each end.
 
     Axis by axis it becomes a Concat of the part before, the tensor, and the part after.
     """

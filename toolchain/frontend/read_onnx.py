@@ -1,6 +1,7 @@
 """Read a file into a ModelProto whose operators, opset and external data are known to be usable.
 
-It is the frontend's first step. The model's own functions are inlined and its weights loaded; nothing else is changed.
+It is the frontend's first step. It inlines the model's own functions, drops the maps around a classifier's outputs, and loads
+the weights. Nothing else is changed.
 """
 
 from __future__ import annotations

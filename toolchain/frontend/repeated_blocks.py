@@ -51,7 +51,7 @@ def tie_block_ranges(model: NormalModel) -> NormalModel:
 
 
 def _describe_node(node: OnnxNode, graph: OnnxGraph) -> Hashable:
-    """Return a key that is equal for nodes that differ in float weights alone."""
+    """Return a key that is equal for nodes that differ at most in names and in float weights of several elements."""
 
     def operand(name: str) -> Hashable:
         value = graph.constants.get(name)

@@ -131,7 +131,10 @@ def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, m
 def sweep(
     graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, moved: dict[tuple[str, str], None]
 ) -> tuple[OnnxGraph, bool]:
-    """Return the graph after one sweep, and whether a rule applied. Nodes that a rule made are seen in the next sweep."""
+    """Return the graph after one sweep without dead code, and whether anything changed.
+
+    Nodes that a rule made are anchors only in the next sweep.
+    """
     uses = Counter(n for node in graph.nodes for n in node.inputs if n)
     scope = Rewriter(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses, moved=moved)
     same: dict[str, str] = {}

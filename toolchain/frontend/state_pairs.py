@@ -83,7 +83,7 @@ def _add_states(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
 
 
 def _find_pairs(model: NormalModel) -> list[StatePair]:
-    """Return the detected pairs, in the order of the inputs: caches that rows are written to, then those that names show.
+    """Return the detected pairs, in the order of their inputs: caches that rows are written to, and pairs that names show.
 
     The list is empty where no input or no output would remain that is no state.
     """

@@ -128,8 +128,9 @@ def make_file_weight_groups(groups: FileWeightGroups) -> FileWeights:
 def find_file_weights(node: Node[Any], stored: Mapping[str, FileWeights]) -> list[FileWeights]:
     """Return the file weights of a node's constants; the list is empty where the file holds none as codes.
 
-    A node has the entries of the model's nodes that it stands for. An entry by its own name goes before those.
     `stored`: by node of the model, or by name of one of several nodes that stand for it.
+    A node has the entries of its sources. If `stored` has an entry by its own name, which is none of its sources, it has that
+    alone.
     """
     is_named_directly = node.name in stored and node.name not in node.sources
     return [stored[n] for n in ((node.name,) if is_named_directly else node.sources) if n in stored]

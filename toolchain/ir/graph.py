@@ -109,7 +109,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class OnnxOp(Operator):
-    """An ONNX operator with its attributes, by which alone it is known until the chip's operators are selected.
+    """An ONNX operator with its attributes, as graphs hold it until the chip's operators are selected.
 
     `attributes`: by name, as Python values. `domain`: "" for standard ONNX.
     """

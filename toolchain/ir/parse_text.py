@@ -1,6 +1,7 @@
 """Parse the text of a graph that `toolchain.ir.text` printed, or that somebody edited (docs/stages.md has the grammar).
 
-Every fault is a CompileError with file and line. Operators are built from their fields, which `field_rules` checks.
+Every fault is a CompileError with the file, and the line where one is at fault.
+Operators are built from their fields, which `field_rules` checks.
 """
 
 from __future__ import annotations

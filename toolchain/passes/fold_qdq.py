@@ -49,11 +49,12 @@ class FoldedQdq:
 
 
 def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
-    """Return the graph without QuantizeLinear and DequantizeLinear on activations, with their qparams beside it.
+    """Return the graph with QuantizeLinear and DequantizeLinear on activations folded into qparams, which stand beside it.
 
     A tensor gets a Clip if it is rounded twice at different scales, or at one that the machine cannot keep.
     The Clip's output has the other scale, and ends where the codes end.
-    Codes that anything but a DequantizeLinear of the same scale reads keep their QuantizeLinear.
+    Two kinds stay: a QuantizeLinear whose codes anything but a DequantizeLinear of the same scale reads, and a
+    DequantizeLinear of codes that come into the model.
     Raise CompileError, with every node, for codes of a width that the machine does not have.
     `graph`: the frontend's.
     """
