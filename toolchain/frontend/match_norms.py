@@ -85,7 +85,10 @@ def match_expanded_norm(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def minuends(n: OnnxNode, scope: Rewriter) -> Iterator[tuple[str, str, str, Sources]]:
-    """Yield (a, b, shift, sources) for each way to read `n` as a - b, or as a + (shift - b) with a constant shift."""
+    """Yield (a, b, shift, sources) for each way to read `n` as a - b, or as a + (shift - b).
+
+    `shift`: the name of a constant; "" where there is none.
+    """
     for a, b, sources in differences(n, scope):
         yield a, b, "", sources
     for a, rest in (n.inputs, n.inputs[::-1]) if n.op.op_type == "Add" else ():

@@ -77,10 +77,9 @@ class CodeSteps:
     def sum(
         self, what: str, kind: Kind, a: CodeOperand, b: CodeOperand, y: CodeOperand, bounds: Bounds | None, parts: float = 1
     ) -> CodeOperand:
-        """Add a sum or difference and return it: a and b meet at the larger of their scales, of which a code of `y` is 1 /
-        `parts`.
+        """Add a sum or difference and return it. Its operands meet at the larger of their scales.
 
-        The result is exact where the scales are equal.
+        The result is exact where the scales are equal. A code of `y` is 1 / `parts` of the larger scale.
         `what`: the tensor in words, "" for the node's output.
         `bounds`: of the result, counted from its zero point; None: the ends of its codes.
         """

@@ -53,8 +53,8 @@ def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
 
     A tensor gets a Clip if it is rounded twice at different scales, or at one that the machine cannot keep.
     The Clip's output has the other scale, and ends where the codes end.
-    Two kinds stay: a QuantizeLinear whose codes anything but a DequantizeLinear of the same scale reads, and a
-    DequantizeLinear of codes that come into the model.
+    A QuantizeLinear stays where anything but a DequantizeLinear of the same scale reads its codes.
+    A DequantizeLinear of codes that come into the model stays too.
     Raise CompileError, with every node, for codes of a width that the machine does not have.
     `graph`: the frontend's.
     """

@@ -1,7 +1,7 @@
 """Fuse operators into the one before them, where one node alone reads its result.
 
-Clamps are fused on the float graph, before quantization. Changes of scale, tables and residual sums are fused on the integer
-graph: tables and sums only into a convolution, where the machine can apply them as the sums leave the array.
+Clamps are fused on the float graph, before quantization. On the integer graph, changes of scale are fused into any producer.
+Tables and residual sums are fused into convolutions alone, where the machine can apply them as the sums leave the array.
 """
 
 from __future__ import annotations
