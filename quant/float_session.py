@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quant.fidelity import ErrorSums
 from toolchain.errors import InternalError
@@ -40,6 +41,7 @@ _DROPS_OUTPUTS = "ConvAddActivationFusion"
 MOST_DISTANCE = 1e-3  # of an output's rms; float sums in another order stay below 1e-5
 _AT_ONCE = 1 << 16  # elements that are compared
 T = TypeVar("T")
+Array = NDArray[Any]
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -236,8 +238,16 @@ def largest_distance(expected: Sequence[Any], values: Sequence[Any]) -> float:
 
 
 def _distance(expected: Any, value: Any) -> float:
-    if not isinstance(expected, np.ndarray) or not isinstance(value, np.ndarray):
+    if not (_is_array(expected) and _is_array(value)):
         return 0.0 if type(expected) is type(value) else np.inf
+    return _array_distance(expected, value)
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _array_distance(expected: Array, value: Array) -> float:
     if expected.shape != value.shape or expected.dtype != value.dtype:
         return np.inf
     if expected.dtype.kind in "OSU":  # strings
@@ -267,7 +277,7 @@ def _no_more(_: bool) -> InferenceSession:
 
 
 @contextmanager
-def inference_notes() -> Iterator[Mapping[str, None]]:
+def inference_notes() -> Generator[Mapping[str, None]]:
     """Collects, as keys, what there is to say of the sessions that run inside: one sentence of each kind of difference. What
     `trust_optimizer` says holds as long."""
     findings = _Findings({})
@@ -357,6 +367,16 @@ class PlainModel:
         yield FloatSubmodel(serialized, tuple(self.inputs), tuple(names))
 
 
+class _Part(NamedTuple):
+    """A part of a network in its session. `weights`: arrays that the session reads, held here as long as it."""
+
+    session: CheckedSession
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constant_feeds: Mapping[str, Any]
+    weights: Mapping[str, Any]
+
+
 class FloatSession:
     """Computes some tensors of a float network, its inputs among them, for one sample at a time."""
 
@@ -369,7 +389,7 @@ class FloatSession:
         """
         computed_names = [n for n in dict.fromkeys(names) if n not in model.inputs]
         self._names = tuple(names)
-        self._sessions = []
+        self._sessions: list[_Part] = []
         for part in model.parts(computed_names) if computed_names else ():
             session = open_session(
                 part.model,
@@ -380,12 +400,12 @@ class FloatSession:
                 few_runs=few_runs,
                 lean=lean,
             )
-            self._sessions.append((session, part.inputs, part.outputs, part.extra_inputs, part.weights))  # which live as long
+            self._sessions.append(_Part(session, part.inputs, part.outputs, part.extra_inputs, part.weights))
 
     @property
     def is_optimized(self) -> bool:
         """Whether it has run, and all of it computes the same optimized."""
-        return all(session.is_optimized for session, *_ in self._sessions)
+        return all(part.session.is_optimized for part in self._sessions)
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
         """The tensors in the order of their names. Raises InferenceError, MemoryError."""
@@ -398,14 +418,15 @@ class FloatSession:
         """
         requested, values = set(self._names), dict(sample)
         yield from ((n, values[n]) for n in dict.fromkeys(self._names) if n in sample)
-        for at, (session, inputs, outputs, constant_feeds, _) in enumerate(self._sessions):
-            results = session.run(list(outputs), {**constant_feeds, **{n: values[n] for n in inputs if n in values}})
-            values.update(zip(outputs, results, strict=True))
-            del results
-            later = {n for _, reads, *_ in self._sessions[at + 1 :] for n in reads}
-            live_names = later.union(outputs)
+        for at, part in enumerate(self._sessions):
+            feeds = {**part.constant_feeds, **{n: values[n] for n in part.inputs if n in values}}
+            results = part.session.run(list(part.outputs), feeds)
+            values.update(zip(part.outputs, results, strict=True))
+            del feeds, results
+            later = {n for rest in self._sessions[at + 1 :] for n in rest.inputs}
+            live_names = later.union(part.outputs)
             values = {n: v for n, v in values.items() if n in live_names}
-            for name in outputs:
+            for name in part.outputs:
                 value = values[name] if name in later else values.pop(name)
                 if name in requested:
                     yield name, value

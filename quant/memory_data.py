@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from toolchain.ir.graph import TensorType
 
 Result = TypeVar("Result")
 Types = Mapping[str, TensorType]
+Item = Mapping[str, np.ndarray] | tuple[np.ndarray, ...]  # of a sample or a batch: by name, or in the order of the inputs
 FORMS = "a path, an array, a dict of arrays, an iterable of samples, a CalibrationDataReader or a function that returns one"
 _END = object()
 
@@ -33,7 +34,7 @@ class MemoryData:
     name: str
     value: Any
     limit: int | None = None
-    _items: list[Any] = field(default_factory=list)  # of an iterable, after the first pass
+    _items: list[Item] = field(default_factory=list[Item])  # of an iterable, after the first pass
 
     def __str__(self) -> str:
         return self.name
@@ -46,7 +47,7 @@ class MemoryData:
         `loose`: inputs that may hold NaN and infinity.
         Raise CompileError where names, shapes or types are wrong, or where the caller's code fails.
         """
-        if isinstance(self.value, Mapping) or _has_shape(self.value):
+        if _is_mapping(self.value) or _has_shape(self.value):
             arrays = self._name_arrays(_arrays(self.value, self.name), inputs)
             count = _count(arrays, inputs, self.name)
             return count, lambda: self._samples([arrays], inputs, loose), ()
@@ -101,11 +102,15 @@ def as_data(value: Any, name: str, limit: int | None = None) -> str | MemoryData
     if value is None or isinstance(value, str | MemoryData):
         return value
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return os.fspath(cast("os.PathLike[str]", value))
     is_bytes = isinstance(value, bytes | bytearray)
     if is_bytes or not (hasattr(value, "get_next") or _is_iterable(value) or _has_shape(value) or callable(value)):
         raise CompileError(f"{name}: is {type(value).__name__}; give {FORMS}")
     return MemoryData(name, value, limit)
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _is_iterable(value: Any) -> bool:
@@ -122,7 +127,7 @@ def _has_shape(value: Any) -> bool:
     return not isinstance(value, type) and hasattr(value, "__array__") and len(getattr(value, "shape", (0,))) > 0
 
 
-def _items_of(value: Any, name: str) -> Iterator[Mapping[str, np.ndarray] | tuple[np.ndarray, ...]]:
+def _items_of(value: Any, name: str) -> Iterator[Item]:
     """Yield the arrays of each item, a sample or a batch of them. Raise CompileError for whatever the caller's code raises."""
     stream = _call(name, "give an iterable of samples", _stream, value)
     number = 0
@@ -136,18 +141,19 @@ def _stream(value: Any) -> Iterator[Any]:
     return iter(samples.get_next, None) if hasattr(samples, "get_next") else iter(samples)
 
 
-def _arrays(item: Any, where: str) -> Mapping[str, np.ndarray] | tuple[np.ndarray, ...]:
+def _arrays(item: Any, where: str) -> Item:
     """Return an item's arrays by name, or in the order of the inputs with labels behind them."""
     return _call(where, "give arrays of numbers", _convert_item, item)
 
 
-def _convert_item(item: Any) -> Mapping[str, np.ndarray] | tuple[np.ndarray, ...]:
+def _convert_item(item: Any) -> Item:
     if isinstance(item, Mapping):
-        return {str(name): _to_array(value) for name, value in item.items()}
-    if isinstance(item, tuple | list) and item and isinstance(item[0], Mapping):  # (inputs by name, labels)
-        return _convert_item(item[0])
-    if isinstance(item, tuple | list) and item and _has_shape(item[0]):
-        return tuple(_to_array(value) for value in item)
+        return {str(name): _to_array(value) for name, value in cast(Mapping[Any, Any], item).items()}
+    parts = cast(Sequence[Any], item) if isinstance(item, tuple | list) else ()
+    if parts and _is_mapping(parts[0]):  # (inputs by name, labels)
+        return _convert_item(parts[0])
+    if parts and _has_shape(parts[0]):
+        return tuple(_to_array(value) for value in parts)
     return (_to_array(item),)
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from functools import cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from quant.file import read_parameters
 from quant.fit_sample import NotFinite
+from quant.fixed_point.core.codes import CodeType
 from quant.float_session import inference_notes
 from toolchain.build_progress import add_time_left
 from toolchain.codegen import MAIN, Container, container_from_bytes, container_to_bytes, entries_to_bytes
@@ -248,7 +250,7 @@ def build(
         return replace(built, notes=(*built.notes, *notes))
 
     if cancel is not None:
-        import onnxruntime  # noqa: F401  # an import of compiled modules is not to be interrupted
+        import_module("onnxruntime")  # an import of compiled modules is not to be interrupted
     return run_cancellable(run, cancel)
 
 
@@ -332,7 +334,9 @@ def _open_network(file: ModelFile, options: BuildOptions, machine: Machine, dump
     data = model_data(options.calibration, options.samples, options.judge)
     model = load_model(file, options.shapes, values=options.values, static_ranges=options.static_ranges, data=data)
     hosted = match_nodes(model.nodes, options.host_nodes)
-    file_types = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
+    file_types: Mapping[str, CodeType] = {}
+    if options.parameters is not None:
+        file_types = read_parameters(Path(options.parameters)).quantization.types
     model = pair_states(decompose_for_types(model, machine.chip, hosted, options.types, file_types), options.states)
     model = tie_block_ranges(model) if options.blocks_alike else model
     selection = select_model(model, machine, dump, options.host_nodes, options.passes)
@@ -541,11 +545,14 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
     figures = entry_points.figures_of_entries(
         len(data), {name: len(one.data) for name, one in alone.items()}, {name: one.figures for name, one in alone.items()}
     )
-    notes, warnings, failures = (
-        tuple(sentence for name, one in built.items() for sentence in entry_points.label_sentences(name, list_sentences(one)))
-        for list_sentences in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
-    )
 
+    def label_all(sentences_of: Callable[[Build], Sequence[str]]) -> tuple[str, ...]:
+        return tuple(
+            sentence for name, one in built.items() for sentence in entry_points.label_sentences(name, sentences_of(one))
+        )
+
+    notes, warnings = label_all(lambda one: one.notes), label_all(lambda one: one.warnings)
+    failures = label_all(lambda one: one.failures)
     notes += tuple(entry_points.describe_states([*built], *_states_of({name: one.container for name, one in built.items()})))
 
     def scheduled() -> tuple[RegionTree, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from toolchain.input_limits import FAULTS, MESSAGE_LINE
 
@@ -124,9 +124,10 @@ def printable_strings(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return {printable_strings(key): printable_strings(part) for key, part in value.items()}
+        mapping = cast(Mapping[Any, Any], value)
+        return {printable_strings(key): printable_strings(part) for key, part in mapping.items()}
     if isinstance(value, list | tuple):
-        parts = [printable_strings(part) for part in value]
+        parts = [printable_strings(part) for part in cast(Sequence[Any], value)]
         return tuple(parts) if isinstance(value, tuple) else parts
     return value
 

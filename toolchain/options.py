@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -156,7 +156,7 @@ class BuildOptions:
 
     def _require_kinds(self) -> None:
         """Raise CompileError for values of other types than an option takes."""
-        if not isinstance(self.hardware, str | os.PathLike | Machine):
+        if not isinstance(cast(object, self.hardware), str | os.PathLike | Machine):
             kind = type(self.hardware).__name__
             raise CompileError(f"hardware: is {kind}; give a machine's name, the path of a YAML file, or a loaded machine")
         for name in ("host_nodes", "types", "raw_ports", "plugins", "custom_ops", "states"):
@@ -168,7 +168,7 @@ class BuildOptions:
         if self.samples is not None and self.samples < 1:
             raise CompileError(f"samples {self.samples}: must be 1 or more")
         for name, shape in self.shapes.items():
-            if isinstance(shape, str) or not isinstance(shape, Sequence | np.ndarray) or not all(map(is_whole_number, shape)):
+            if not _is_shape(shape):
                 raise CompileError(f"shapes: {name!r} is {shape!r}; give whole numbers, as in {{{name!r}: (1, 3, 224, 224)}}")
 
     def _require_search_limit(self) -> None:
@@ -282,6 +282,12 @@ class BuildOptions:
                     self, shapes=entry_shapes, judge=judge, values=values, entries={}, judges={}, entry_values={}
                 )
         return options_by_entry
+
+
+def _is_shape(value: object) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return False
+    return all(map(is_whole_number, cast(Iterable[object], value)))
 
 
 def is_whole_number(value: object) -> bool:

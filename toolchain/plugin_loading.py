@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def unload_plugin(name: str) -> None:
 
 
 @contextmanager
-def blame_plugins() -> Iterator[None]:
+def blame_plugins() -> Generator[None]:
     """Turn faults of the block that arise in a plug-in's tiles or machine operations, or may come of them, into a CompileError.
 
     A ToolchainError and a MemoryError pass. So does any fault where no loaded plug-in has tiles or machine operations.
@@ -128,7 +128,7 @@ def _file_of(name: str) -> Path:
 
 def _find_fault(plugin: Plugin) -> str | None:
     """Return what a declaration lacks or has twice, None where it can be used."""
-    if not (isinstance(plugin.name, str) and plugin.name and isinstance(plugin.version, str) and plugin.version):
+    if not (_is_filled_text(plugin.name) and _is_filled_text(plugin.version)):
         return "PLUGIN needs a name and a version, texts that are not empty"
     other = get_plugins().get(plugin.name)
     if other is not None:
@@ -141,6 +141,10 @@ def _find_fault(plugin: Plugin) -> str | None:
     return next(filter(None, chain(operator_faults, example_faults)), None)
 
 
+def _is_filled_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
 def _find_form_fault(plugin: Plugin) -> str | None:
     """Return which part of a declaration is no tuple or no mapping, or has an operator twice, None where all are sound."""
     for part in ("operators", "examples"):
@@ -151,7 +155,7 @@ def _find_form_fault(plugin: Plugin) -> str | None:
             return f"{part} must be a dict"
     if not plugin.operators:
         return "has no operators"
-    if any(not isinstance(example, Example) for example in plugin.examples):
+    if any(not isinstance(example, Example) for example in cast(Iterable[object], plugin.examples)):
         return "examples must hold nothing but Example(...)"
     names = [(getattr(o, "DOMAIN", ""), getattr(o, "NAME", "") or getattr(o, "__name__", "")) for o in plugin.operators]
     repeated = next((name for name in names if names.count(name) > 1), None)
@@ -198,7 +202,7 @@ def _find_example_fault(index: int, example: Example, plugin: Plugin) -> str | N
     """Return what is wrong with an example, None where nothing is."""
     if type(example.operator) not in plugin.operators:
         return f"example {index}: its operator {example.operator!r} is no instance of a class among PLUGIN's operators"
-    if not isinstance(example.inputs, (tuple, list)):
+    if not isinstance(cast(object, example.inputs), (tuple, list)):
         return f"example {index}: its inputs must be a tuple, one entry an input, they are {example.inputs!r}"
     wrong = next((value for value in example.inputs if not _is_example_input(value)), None)
     if wrong is None:
@@ -209,7 +213,9 @@ def _find_example_fault(index: int, example: Example, plugin: Plugin) -> str | N
 def _is_example_input(value: Any) -> bool:
     if value is None or isinstance(value, np.ndarray):
         return True
-    return isinstance(value, (tuple, list)) and all(isinstance(size, int | np.integer) and size > 0 for size in value)
+    if not isinstance(value, (tuple, list)):
+        return False
+    return all(isinstance(size, int | np.integer) and size > 0 for size in cast(Sequence[object], value))
 
 
 def _register(loaded: LoadedPlugin, module: ModuleType) -> LoadedPlugin:

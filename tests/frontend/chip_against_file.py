@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from same_outputs import session
@@ -15,7 +16,9 @@ from toolchain.runtime import Session
 def against_file(path: Path, machine: Machine | str = "edge16", least_db: float = 30.0, level: int = 2) -> Build:
     """Calibrated on the inputs that are compared. Each output: its shape, the bits of program and reference, its distance."""
     on_file = session(str(path))
-    feeds = {i.name: np.random.default_rng(7).standard_normal(i.shape).astype(np.float32) for i in on_file.get_inputs()}
+    feeds: dict[str, Any] = {
+        i.name: np.random.default_rng(7).standard_normal(i.shape).astype(np.float32) for i in on_file.get_inputs()
+    }
     np.savez(path.parent / "calib.npz", **{name: value[None] for name, value in feeds.items()})
     built = build(path, BuildOptions(machine, calibration=str(path.parent / "calib.npz"), level=level))
     names = [o.name for o in on_file.get_outputs()]

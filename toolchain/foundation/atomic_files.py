@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,7 +27,8 @@ def read_limited(path: str | Path, limit_bytes: int) -> bytes:
             limit_bytes = min(limit_bytes, STREAM_BYTES)
         if status.st_size > limit_bytes:
             raise _too_long(limit_bytes)
-        parts, size_bytes = [], 0
+        parts: list[bytes] = []
+        size_bytes = 0
         while part := file.read(max(_CHUNK_BYTES, status.st_size - size_bytes)):
             size_bytes += len(part)
             if size_bytes > limit_bytes:
@@ -98,7 +99,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 @contextmanager
-def naming(path: str | Path) -> Iterator[None]:
+def naming(path: str | Path) -> Generator[None]:
     """Make an OSError inside name `path`: the system names no file for a full disk, and a temporary one for others."""
     try:
         yield

@@ -5,7 +5,7 @@ The module also holds what all sessions of this process share: libraries of cust
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from functools import cache
@@ -13,9 +13,12 @@ from importlib.metadata import PackageNotFoundError, distribution
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolchain.errors import NO_FILE, CompileError, first_line, is_out_of_memory
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 T = TypeVar("T")
 _LIBRARIES: list[str] = []  # of custom operators, by their absolute paths
@@ -41,22 +44,24 @@ class InferenceError(CompileError):
 class InferenceSession:
     """An onnxruntime.InferenceSession that raises nothing but InferenceError and MemoryError."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
         """Wrap a session of onnxruntime."""
         self._session = session
 
-    def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, outputs: Sequence[str] | None, feeds: Mapping[str, Any], run_options: onnxruntime.RunOptions | None = None
+    ) -> list[Any]:
         """Return the values of these outputs; `outputs` None: of all, in the model's order. Raise InferenceError or
         MemoryError.
         """
         names = None if outputs is None else list(outputs)
         return _call_checked("run", lambda: self._session.run(names, dict(feeds), run_options))
 
-    def get_inputs(self) -> list[Any]:
+    def get_inputs(self) -> list[onnxruntime.NodeArg]:
         """The inputs as onnxruntime describes them."""
         return self._session.get_inputs()
 
-    def get_outputs(self) -> list[Any]:
+    def get_outputs(self) -> list[onnxruntime.NodeArg]:
         """The outputs as onnxruntime describes them."""
         return self._session.get_outputs()
 
@@ -104,7 +109,7 @@ def has_custom_ops() -> bool:
     return bool(_LIBRARIES)
 
 
-def session_options(*, optimized: bool, threads: int = 1) -> Any:
+def session_options(*, optimized: bool, threads: int = 1) -> onnxruntime.SessionOptions:
     """Return onnxruntime.SessionOptions for one session, with the custom operators of this process.
 
     `optimized`: whether onnxruntime may rewrite the graph. `threads`: inside one operator.
@@ -123,7 +128,7 @@ def session_options(*, optimized: bool, threads: int = 1) -> Any:
     return options
 
 
-def add_weights(options: Any, weights: Mapping[str, Any]) -> None:
+def add_weights(options: onnxruntime.SessionOptions, weights: Mapping[str, Any]) -> None:
     """Give `options` the values of initializers that the model lacks, by name. The caller keeps the arrays while the session
     lives.
     """
@@ -135,7 +140,11 @@ def add_weights(options: Any, weights: Mapping[str, Any]) -> None:
 
 
 def open_model(
-    model: bytes | str | Path, options: Any, *, providers: Sequence[str] = CPU, disabled_optimizers: Sequence[str] = ()
+    model: bytes | str | Path,
+    options: onnxruntime.SessionOptions,
+    *,
+    providers: Sequence[str] = CPU,
+    disabled_optimizers: Sequence[str] = (),
 ) -> InferenceSession:
     """Open serialized ONNX, or its file. Raise InferenceError or MemoryError.
 
@@ -165,7 +174,7 @@ def _with_options(providers: Sequence[str]) -> list[str | tuple[str, dict[str, s
 
 
 @contextmanager
-def run_float_models_on(host: str) -> Iterator[None]:
+def run_float_models_on(host: str) -> Generator[None]:
     """Set the host, "cpu" or "cuda", that `get_float_host` returns inside the block."""
     token = _HOST.set(host)
     try:

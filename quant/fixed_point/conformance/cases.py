@@ -174,7 +174,8 @@ def _window_cases(w: CaseDraw) -> Drawn:
             },
         )
     for mode in ("nearest", "bilinear"):
-        parameters = {"mode": mode, "size": [15, 11], "scale": [4, 2, 4, 2], "offset": [0, 0], "x_zero_point": w.zero()}
+        parameters: dict[str, Any] = {"mode": mode, "size": [15, 11], "scale": [4, 2, 4, 2], "offset": [0, 0]}
+        parameters["x_zero_point"] = w.zero()
         if mode == "bilinear":
             parameters["requant"] = requant_values(w.requant("resize", 1 / 16))
         yield f"resize_{mode}", "resize", {"x": w.codes(w.n.activation, (1, 8, 6, 4), False)}, parameters

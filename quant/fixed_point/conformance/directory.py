@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ INDEX = "index.json"  # a list of cases, of each `file`, and `more` where it has
 
 
 @contextmanager
-def kit_directory(out_dir: Path) -> Iterator[Path]:
+def kit_directory(out_dir: Path) -> Generator[Path]:
     """Yield a directory to write a kit into, with its index; it becomes out_dir where nothing is raised.
 
     `out_dir`: new or empty, or holds an earlier kit, which is replaced; FixedPointError otherwise.

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def _requant(values: Mapping[str, Any]) -> Requant:
 
 
 def _convolution(function: Callable[..., Array], i: dict[str, Array], p: dict[str, Any]) -> Array:
-    geometry = {k: tuple(v) if isinstance(v, list) else v for k, v in p["geometry"].items()}
+    geometry: dict[str, Any] = {k: tuple(cast(list[int], v)) if isinstance(v, list) else v for k, v in p["geometry"].items()}
     acc = function(
         i["x"],
         i["w"],
@@ -195,7 +195,7 @@ def replay(op: str, inputs: dict[str, Array], parameters: dict[str, Any]) -> Arr
 
 def make_vectors(numerics: Numerics, contents: Contents = EVERYTHING, *, seed: int = 0) -> list[VectorCase]:
     """All cases for a machine that `contents` asks for. Raises ScaleRangeError where its scale form expresses none of them."""
-    cases = []
+    cases: list[VectorCase] = []
     for name, op, inputs, parameters in draw_cases(numerics, contents, seed):
         cases.append(VectorCase(name, op, inputs, parameters, replay(op, inputs, parameters)))
     return cases
@@ -224,7 +224,7 @@ def _write_case(directory: Path, case: VectorCase) -> str:
 
 def read_vectors(directory: Path) -> list[VectorCase]:
     """The cases that `write_vectors` wrote, in the order of index.json."""
-    cases = []
+    cases: list[VectorCase] = []
     for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:
             case = json.loads(str(file["case"]))

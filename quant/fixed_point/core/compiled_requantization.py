@@ -38,7 +38,7 @@ def _get_count() -> _Count:
 def load_compiler() -> Callable[[Callable[..., Any]], Any] | None:
     """Return what compiles a function on its first call; None where numba is not installed or refuses the installed numpy."""
     try:
-        import numba  # pyright: ignore[reportMissingImports]
+        import numba  # pyright: ignore[reportMissingModuleSource]
     except ImportError:
         return None
 
@@ -129,11 +129,11 @@ def run_kernels(kernels: tuple[Kernel, Kernel], sums: Array, bias: Array | None,
         positive, negative = (int(o[0]) for o in r.integer_offsets)
         over_all(sums.reshape(-1), int(multiplier[0]), (positive, negative), int(shift[0]), limits, out.reshape(-1))
         return out
-    channels = sums.shape[-1]
-    bias = np.zeros(channels, np.int32) if bias is None else bias
+    channels: int = sums.shape[-1]
+    addends: Array = np.zeros(channels, np.int32) if bias is None else bias
     multiplier, shift, positive, negative = (_repeat(p, channels) for p in (multiplier, shift, *r.integer_offsets))
     rows = (-1, channels)
-    over_channels(sums.reshape(rows), bias, multiplier, (positive, negative), shift, limits, out.reshape(rows))
+    over_channels(sums.reshape(rows), addends, multiplier, (positive, negative), shift, limits, out.reshape(rows))
     return out
 
 

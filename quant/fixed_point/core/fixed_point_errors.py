@@ -18,5 +18,5 @@ class ScaleRangeError(FixedPointError):
 
 def require_type(x: NDArray[Any], function: str, *dtypes: type[np.integer]) -> None:
     """Raises FixedPointError unless x is one of dtypes."""
-    if x.dtype not in dtypes:
+    if x.dtype not in map(np.dtype, dtypes):
         raise FixedPointError(f"{function}: input is {x.dtype}; must be {' or '.join(d.__name__ for d in dtypes)}")

@@ -50,7 +50,7 @@ class Numerics:
     weights_per_channel: bool = True
     scale: ScaleForm = field(default_factory=ScaleForm)
     rounding: Rounding = Rounding.DOUBLE_ROUND
-    per_op: Mapping[str, Rounding] = field(default_factory=dict, hash=False)
+    per_op: Mapping[str, Rounding] = field(default_factory=dict[str, Rounding], hash=False)
     overflow: Literal["saturate", "wrap"] = "saturate"
     accumulator_bits: int = 32
     add_left_shift: int = 20

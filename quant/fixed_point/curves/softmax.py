@@ -175,7 +175,7 @@ def qlinear_softmax(x: Array, input_scale: float, output_scale: float, output_ze
     total = np.add.accumulate(exponential, axis=-1)[..., -1:]
     steps = np.floor(np.float32(1) / np.float32(output_scale))
     with np.errstate(over="ignore"):
-        real = np.rint(exponential * steps / total)
+        real: Array = np.rint(exponential * steps / total)
     y = np.where(np.isfinite(real), real, steps).astype(np.int64) + output_zero_point
     return np.clip(y, limits.min, limits.max).astype(x.dtype)
 

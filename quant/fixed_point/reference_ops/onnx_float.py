@@ -177,7 +177,7 @@ def qlinear_concat(
 
     com.microsoft QLinearConcat.
     """
-    joined = []
+    joined: list[Array] = []
     for part, scale, zero in zip(parts, scales, zero_points, strict=True):
         if np.float32(scale) == np.float32(out_scale) and zero == out_zero_point:
             joined.append(part)

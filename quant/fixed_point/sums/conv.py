@@ -60,7 +60,7 @@ class ConvWeights:
             else (self.values.transpose(1, 2, 3, 0).reshape(kh * kw * ic, oc))
         )
         zero = self.zero_point
-        parts = []
+        parts: list[Matrix] = []
         for g in range(self.groups):
             columns = slice(g * each, (g + 1) * each)
             part_zero = zero[columns] if isinstance(zero, np.ndarray) else zero

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from quant.fixed_point.core.fixed_point_errors import FixedPointError
 from quant.fixed_point.sums.products import ProductMethod
 from quant.fixed_point.sums.sessions import single_thread_session
 from quant.fixed_point.sums.window_patches import Pair, Slide, tap
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 Array = NDArray[Any]
 # From here on a session (1 ms to open, twice the speed) pays for prepared weights; measured on one AVX512 core.
@@ -39,7 +42,9 @@ class DepthwiseKernel:
     values: Array
     zero_point: int | Array
     prepared: bool = False
-    _sessions: dict[tuple[str, Pair, Pair, int], Any] = field(default_factory=dict, repr=False)
+    _sessions: dict[tuple[str, Pair, Pair, int], InferenceSession] = field(
+        default_factory=dict[tuple[str, Pair, Pair, int], "InferenceSession"], repr=False
+    )
 
     @cached_property
     def taps(self) -> Array:
@@ -62,7 +67,7 @@ class DepthwiseKernel:
         """The largest sum over the taps of abs(value - zero_point), over all channels."""
         return int(np.abs(self.taps).sum(axis=(0, 1)).max(initial=0))
 
-    def session(self, dtype: np.dtype, strides: Pair, dilations: Pair, x_zero_point: int) -> Any:
+    def session(self, dtype: np.dtype, strides: Pair, dilations: Pair, x_zero_point: int) -> InferenceSession:
         """The onnxruntime session of this kernel, opened once for each set of arguments."""
         key = (dtype.name, strides, dilations, x_zero_point)
         if key not in self._sessions:
@@ -178,7 +183,7 @@ def _integer_taps(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point:
     return out
 
 
-def _open_session(taps: Array, type_name: str, strides: Pair, dilations: Pair, x_zero_point: int) -> Any:
+def _open_session(taps: Array, type_name: str, strides: Pair, dilations: Pair, x_zero_point: int) -> InferenceSession:
     """type_name[n, h, w, c] -> int32[n, oh, ow, c]. The transpositions become part of Conv's blocked layout."""
     from onnx import TensorProto, helper, numpy_helper
 

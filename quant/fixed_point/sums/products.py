@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.core.device_arrays import as_like, is_foreign
 from quant.fixed_point.core.fixed_point_errors import FixedPointError
@@ -91,7 +91,7 @@ class Matrix:
         return _as_float(self.values, self.zero_point, np.float64)
 
 
-def _as_float(values: Array, zero_point: int | Array, dtype: type) -> Array:
+def _as_float(values: Array, zero_point: int | Array, dtype: DTypeLike) -> Array:
     converted = values.astype(dtype)
     if isinstance(zero_point, np.ndarray) or zero_point != 0:
         converted -= np.asarray(zero_point, dtype)
@@ -228,7 +228,7 @@ def _product_onnxruntime(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> 
     return _u8_product(a, b, a_zero_point, np.int64 if wide else np.int32)
 
 
-def _u8_product(a: Array, b: Matrix, a_zero_point: int, dtype: type) -> Array:
+def _u8_product(a: Array, b: Matrix, a_zero_point: int, dtype: DTypeLike) -> Array:
     """Return dtype[m, n] for a: uint8[m, k]. A zero point that is no uint8 is subtracted by the column sums instead."""
     if 0 <= a_zero_point <= 255:
         out = matmul_integer().run(a, b, a_zero_point)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
 
 _UINT8, _INT8, _INT32 = 2, 3, 6  # element types, source: TensorProto.DataType in onnx.proto
 
 
 @lru_cache(maxsize=6)
-def product_session(signed: bool, inputs: int) -> Any:
+def product_session(signed: bool, inputs: int) -> onnxruntime.InferenceSession:
     """Return the session of a MatMulInteger with inputs a, b (2), a, b, za (3) or a, b, za, zb (4)."""
     return single_thread_session(make_product_model(signed, inputs))
 
@@ -54,7 +58,7 @@ def _encode_varint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-def single_thread_session(model: Any) -> Any:
+def single_thread_session(model: onnx.ModelProto | bytes) -> onnxruntime.InferenceSession:
     """An onnxruntime session on the CPU with one thread. model: an ONNX ModelProto, or its bytes."""
     import onnxruntime
 

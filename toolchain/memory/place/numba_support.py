@@ -11,7 +11,7 @@ from typing import Any
 def compiler() -> Callable[[Callable[..., Any]], Any] | None:
     """Compiles a function on its first call; None where numba is not installed or refuses the installed numpy."""
     try:
-        import numba  # pyright: ignore[reportMissingImports]
+        import numba  # pyright: ignore[reportMissingModuleSource]
     except ImportError:
         return None
 
@@ -19,6 +19,6 @@ def compiler() -> Callable[[Callable[..., Any]], Any] | None:
         try:
             return numba.njit(cache=True)(function)
         except RuntimeError:  # no folder for the cache can be written
-            return numba.njit(function)
+            return numba.njit()(function)
 
     return compiled
