@@ -187,8 +187,9 @@ def _repair(options: argparse.Namespace, model: NormalModel, data: Samples) -> F
     network = network.with_types(result.quantization.types)
     model, numerics = network.model, machine.chip.numerics
     ranges = {n: r for n, r in result.quantization.ranges.items() if n not in network.selection.fixed}
-    of = {"observer": result.label, "samples": result.samples or 0, "hardware": machine.chip.name, "repair": result.repair}
-    parameters = Parameters(**_of(options, model, network, ranges), **of)
+    fields = _of(options, model, network, ranges)
+    samples, hardware = result.samples or 0, machine.chip.name
+    parameters = Parameters(observer=result.label, samples=samples, **fields, hardware=hardware, repair=result.repair)
     range_by_tensor = {name: r for name, r in ranges.items() if isinstance(r, Range)}
     step_notes = [f"{t.step}: {'kept' if t.is_kept else 'left out'}, {t.why}" for t in result.tried]
     return (

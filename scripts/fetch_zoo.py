@@ -169,6 +169,13 @@ STORAGE_DTYPES = {"FloatStorage": np.float32, "LongStorage": np.int64, "HalfStor
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
+def _rebuild_tensor(
+    storage: StorageRecord, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+) -> TensorRecord:
+    """Return the record that stands for a call of torch's function of this name, without what only training reads."""
+    return TensorRecord(storage, offset, shape, strides)
+
+
 class DataOnlyUnpickler(pickle.Unpickler):
     """Reads tensors as records and refuses every other class, so no code of the file runs."""
 
@@ -176,7 +183,7 @@ class DataOnlyUnpickler(pickle.Unpickler):
         if (module_name, global_name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module_name, global_name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return lambda storage, offset, shape, strides, *_: TensorRecord(storage, offset, shape, strides)
+            return _rebuild_tensor
         if module_name == "torch" and global_name in STORAGE_DTYPES:
             return np.dtype(STORAGE_DTYPES[global_name])
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is not tensor data")
@@ -256,7 +263,7 @@ def make_networks(place: Place) -> None:
 def make_fashion_mnist(place: Place) -> None:
     root = unpack_debian(fetch(FASHION, place.cache), place.cache / "fashion")
     folder = root / "usr/share/datasets/fashion-mnist"
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
         images = gzip.decompress((folder / f"{prefix}-images-idx3-ubyte.gz").read_bytes())
         labels = gzip.decompress((folder / f"{prefix}-labels-idx1-ubyte.gz").read_bytes())

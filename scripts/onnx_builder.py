@@ -67,8 +67,8 @@ class GraphBuilder:
     """Collects nodes and constants in order; `build` makes the checked model. A node's name is its output's."""
 
     name: str
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    constants: dict[str, NDArray[Any]] = field(default_factory=dict)
+    nodes: list[onnx.NodeProto] = field(default_factory=list[onnx.NodeProto])
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict[str, "NDArray[Any]"])
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
         self.constants[name] = values
@@ -89,7 +89,7 @@ class GraphBuilder:
         model = build_model(self.nodes, inputs, outputs, self.constants, opset=opset, name=self.name, doc=doc)
         if None in outputs.values():
             model = onnx.shape_inference.infer_shapes(model)
-        onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(model, full_check=True)  # pyright: ignore[reportUnknownMemberType]  # its PathLike lacks str
         return model
 
 

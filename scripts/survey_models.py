@@ -58,7 +58,7 @@ class Survey:
     fronts: int = 0
     nodes: int = 0
     host_macs: float = 0.0
-    hosted: dict[str, str] = field(default_factory=dict)
+    hosted: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_complete(self) -> bool:
@@ -105,7 +105,7 @@ def _is_front(island: HostSubgraph, container: Container) -> bool:
 
 def _of(pairs: list[tuple[str, str]], path: Path) -> list[str]:
     """Return the option texts for a network, those of inputs that it has."""
-    names = {i.name for i in onnx.load(path, load_external_data=False).graph.input}
+    names = {i.name for i in onnx.ModelProto.FromString(path.read_bytes()).graph.input}
     return [text for pattern, text in pairs if fnmatchcase(path.stem, pattern) and text.rpartition("=")[0] in names]
 
 

@@ -14,6 +14,9 @@ The file therefore holds Conv, Clip, Add, GlobalAveragePool, Flatten and Gemm on
 The same seed, thread count, torch and kind of CPU give the same weights. One thread takes about 12 minutes.
 """
 
+# The types of torch are unknown where it is not installed, as in the extra dev.
+# pyright: basic
+
 import argparse
 import gzip
 import resource

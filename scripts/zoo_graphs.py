@@ -40,7 +40,7 @@ def efficientnet_lite0(weights: Weights) -> onnx.ModelProto:
     size, channels, stage, index = LITE0_SIZE // 2, 0, -1, 0
     while f"_blocks.{index}._depthwise_conv.weight" in weights:
         block = f"_blocks.{index}."
-        outputs = weights[f"{block}_project_conv.weight"].shape[0]
+        outputs: int = weights[f"{block}_project_conv.weight"].shape[0]
         opens_stage = outputs != channels
         stage += opens_stage
         stride = LITE0_STAGE_STRIDES[stage] if opens_stage else 1
