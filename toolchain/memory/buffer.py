@@ -109,7 +109,7 @@ class Placement:
 def check_buffers(buffers: Iterable[Buffer]) -> dict[str, Buffer]:
     """Buffers by name. Raises InvalidBuffers at the first buffer that contradicts itself or the others."""
     by_name: dict[str, Buffer] = {}
-    linked = []
+    linked: list[Buffer] = []
     reach = 0
     for b in buffers:
         if b.name in by_name:

@@ -56,7 +56,7 @@ def _unknown(placement: Placement, buffers: Sequence[Buffer]) -> list[str]:
 
 def _faults_alone(b: Buffer, placed: dict[str, Buffer], placement: Placement) -> list[str]:
     address = placement.addresses[b.name]
-    faults = []
+    faults: list[str] = []
     if address < 0:
         faults.append(f"buffer {b.name}: address {address} is negative")
     if address % b.alignment_bytes:
@@ -76,7 +76,7 @@ def _faults_alone(b: Buffer, placed: dict[str, Buffer], placement: Placement) ->
 
 def _overlaps(buffers: list[Buffer], placed: dict[str, Buffer], placement: Placement) -> list[str]:
     """Pairs that share a byte at a step: a sweep by start, each against those that are live then."""
-    faults = []
+    faults: list[str] = []
     order = sorted((b for b in buffers if b.size_bytes), key=lambda b: (b.start, b.end, b.name))
     low = np.array([placement.addresses[b.name] for b in order], np.int64)
     high = low + np.array([b.size_bytes for b in order], np.int64)
@@ -84,7 +84,8 @@ def _overlaps(buffers: list[Buffer], placed: dict[str, Buffer], placement: Place
     live = np.empty(0, np.int64)
     for i, b in enumerate(order):
         live = live[end[live] > b.start]
-        for k in live[(low[live] < high[i]) & (low[i] < high[live])]:
+        overlapping: list[int] = live[(low[live] < high[i]) & (low[i] < high[live])].tolist()
+        for k in overlapping:
             other = order[k]
             if not _may_overlap(b, other, placed, placement):
                 steps = f"[{b.start}, {min(b.end, other.end)})"
@@ -107,7 +108,7 @@ def _root(b: Buffer, placed: dict[str, Buffer]) -> str:
 
 
 def _bank_conflicts(placed: dict[str, Buffer], placement: Placement) -> list[str]:
-    faults = []
+    faults: list[str] = []
     for b in placed.values():
         for name in b.apart_from:
             other = placed.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolchain.memory.buffer import Buffer, InvalidBuffers, check_buffers
@@ -59,10 +59,10 @@ def _text(path: str | Path) -> str:
     return data.decode("utf-8-sig")  # spreadsheets begin UTF-8 with a byte order mark
 
 
-def _check_header(path: str | Path, header: object) -> None:
+def _check_header(path: str | Path, header: Sequence[str] | None) -> None:
     if not header:
         raise InvalidCsv(f"{path}:1: the file is empty; expected the header {','.join(REQUIRED)}")
-    names = [str(name).strip() for name in header] if isinstance(header, list) else []
+    names = [name.strip() for name in header]
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         raise InvalidCsv(f"{path}:1: no column {missing[0]}; expected the header {','.join(REQUIRED)}")
@@ -79,7 +79,8 @@ def _buffer(row: Mapping[str | None, object], lines: Mapping[str, int]) -> tuple
     absent = [name for name, value in values.items() if value is None]
     if absent:
         return None, [f"ends before column{'s' if len(absent) > 1 else ''} {', '.join(absent)}"]
-    numbers, faults = {}, []
+    numbers: dict[str, int] = {}
+    faults: list[str] = []
     name = str(values["id"])
     if not name.strip():
         faults.append("id: is empty; give every buffer a name")

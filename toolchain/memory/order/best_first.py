@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 from toolchain.memory.order.graph import Operator, transient_bytes
 
@@ -37,6 +38,10 @@ class OrderResult:
     states: int
 
 
+# (the path before it, operators run since)
+_Path: TypeAlias = tuple["_Path | None", tuple[int, ...]]
+
+
 @dataclass(slots=True)
 class _State:
     """A closed set: bit k of `done` is operator k. `path` is (path before, operators run since)."""
@@ -46,7 +51,7 @@ class _State:
     peak: int
     count: int
     ready: tuple[int, ...]
-    path: tuple | None
+    path: _Path | None
 
 
 class _Graph:
@@ -87,7 +92,7 @@ class _Graph:
         """(bytes needed beyond the live ones while k runs, change of live bytes after it)."""
         after = done | 1 << k
         freed = 0
-        dying = []
+        dying: list[str] = []
         for t, users, size in self.frees[k]:
             if not users & ~after:
                 freed += size
@@ -217,7 +222,7 @@ def _beam(graph: _Graph, root: _State) -> _State:
 
 
 def _order_of(s: _State) -> tuple[int, ...]:
-    parts = []
+    parts: list[tuple[int, ...]] = []
     path = s.path
     while path is not None:
         path, ran = path

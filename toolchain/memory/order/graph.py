@@ -28,7 +28,8 @@ class Operator:
 def transient_bytes(op: Operator, dying: Iterable[str], tensor_sizes: Mapping[str, int]) -> int:
     """Bytes needed while `op` runs beyond those live before it; `dying` inputs may be overwritten in place."""
     extra = op.workspace_bytes + sum(tensor_sizes[t] for t in op.outputs)
-    free, served = set(dying), set()
+    free = set(dying)
+    served: set[str] = set()
     pairs = sorted(op.in_place, key=lambda p: (-min(tensor_sizes[p[0]], tensor_sizes[p[1]]), p))
     for out, old in pairs:
         if old in free and out not in served:

@@ -64,7 +64,7 @@ def check_graph(
 ) -> None:
     """Raises InvalidGraph with one sentence at the first fault."""
     producer_by_tensor = dict.fromkeys(graph_inputs, "the graph's inputs")
-    names = set()
+    names: set[str] = set()
     for op in operators:
         if op.name in names:
             raise InvalidGraph(f"operator {op.name}: the name is given twice")
@@ -110,7 +110,7 @@ def peak_of_order(
     live = peak = sum(tensor_sizes[t] for t in set(graph_inputs) if t in uses or t in output_names)
     for name in order:
         op = by_name[name]
-        dying = set()
+        dying: set[str] = set()
         for t in set(op.inputs):
             uses[t] -= 1
             if not uses[t] and t not in output_names:
@@ -134,7 +134,7 @@ def live_ranges(
     start = dict.fromkeys(graph_inputs, 0)
     end: dict[str, int] = dict.fromkeys(start, 1)
     rights: dict[str, str] = {}
-    out = []
+    out: list[Buffer] = []
     for step, name in enumerate(order):
         op = by_name[name]
         for t in op.outputs:
@@ -158,14 +158,14 @@ def ready_order(operators: Sequence[Operator], graph_inputs: Iterable[str]) -> l
     """A topological order that keeps the given one where it can. Raises InvalidGraph at a cycle."""
     available = set(graph_inputs)
     waiting_for: dict[str, list[int]] = {}
-    missing = []
+    missing: list[int] = []
     for n, op in enumerate(operators):
         needs = {t for t in op.inputs if t not in available}
         missing.append(len(needs))
         for t in needs:
             waiting_for.setdefault(t, []).append(n)
     ready = [n for n, count in enumerate(missing) if not count]
-    order = []
+    order: list[str] = []
     while ready:
         n = heappop(ready)
         order.append(operators[n].name)

@@ -23,14 +23,15 @@ def drop_no_ops(
     operators: Sequence[Operator], tensor_sizes: Mapping[str, int], graph_outputs: Iterable[str], names: Iterable[str]
 ) -> Rewritten:
     """Removes operators that hand their one input on unchanged (reshape, identity, a split into one)."""
-    remaining_ops, renamed = list(operators), {}
+    remaining_ops = list(operators)
+    renamed: dict[str, tuple[str, ...]] = {}
     for name in names:
         op = _get_operator(remaining_ops, name)
         if len(op.inputs) != 1 or len(op.outputs) != 1:
             raise InvalidGraph(f"operator {name}: has {len(op.inputs)} inputs and {len(op.outputs)} outputs, no no-op")
         remaining_ops.remove(op)
         renamed[op.outputs[0]] = op.inputs
-    views = {t: (_expand(t, renamed)[0], 0) for t in renamed}
+    views: dict[str, tuple[str, int]] = {t: (_expand(t, renamed)[0], 0) for t in renamed}
     return _substitute_tensors(remaining_ops, tensor_sizes, graph_outputs, renamed, views)
 
 
@@ -38,7 +39,9 @@ def split_by_view(
     operators: Sequence[Operator], tensor_sizes: Mapping[str, int], graph_outputs: Iterable[str], names: Iterable[str]
 ) -> Rewritten:
     """Removes splits: their outputs are views into the input, one after another; users read the input itself."""
-    remaining_ops, renamed, views = list(operators), {}, {}
+    remaining_ops = list(operators)
+    renamed: dict[str, tuple[str, ...]] = {}
+    views: dict[str, tuple[str, int]] = {}
     for name in names:
         op = _get_operator(remaining_ops, name)
         _check_bytes(op, op.inputs[:1], op.outputs, tensor_sizes)
@@ -73,7 +76,8 @@ def concat_by_view(
         _check_bytes(op, op.outputs[:1], op.inputs, sizes)
         at = remaining_ops.index(op)
         remaining_ops.remove(op)
-        parts, copies = [], []
+        parts: list[str] = []
+        copies: list[Operator] = []
         for k, (t, offset) in enumerate(zip(op.inputs, _offsets(op.inputs, sizes))):
             part = t
             if (t in views or t in parts) and not scattered:
@@ -95,7 +99,7 @@ def _substitute_tensors(
     views: Mapping[str, tuple[str, int]],
 ) -> Rewritten:
     """Every use of a renamed tensor becomes a use of what stands for it; in-place pairs on it are given up."""
-    changed = []
+    changed: list[Operator] = []
     for op in operators:
         inputs = tuple(dict.fromkeys(x for t in op.inputs for x in _expand(t, renamed)))
         in_place = tuple((out, _expand(old, renamed)[0]) for out, old in op.in_place if len(_expand(old, renamed)) == 1)

@@ -36,7 +36,7 @@ class Allocation:
     high: int | None = None
     fixed: bool = False
     bank_bytes: int = 0
-    must_not_share: frozenset[str] = field(default_factory=frozenset)
+    must_not_share: frozenset[str] = field(default_factory=frozenset[str])
 
     @property
     def plain(self) -> bool:
@@ -76,7 +76,8 @@ def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
     """Return for each buffer its (shared) group: name -> offset from the group's root."""
     groups: dict[str, dict[str, int]] = {}
     for name in by_name:
-        path, at = [], name
+        path: list[str] = []
+        at = name
         while at not in groups:
             path.append(at)
             up = by_name[at].view_of

@@ -133,7 +133,8 @@ class CoreFirst:
         return np.nonzero(chosen)[0]
 
     def _place_core(self, core: np.ndarray, target: int) -> dict[int, int] | None:
-        decider = Decider([self.items[n] for n in core])
+        places: list[int] = core.tolist()
+        decider = Decider([self.items[n] for n in places])
         weight = 1 + len(core) // CORE_A_NODE
         remaining_nodes = (self.effort - self.plan.nodes) // weight
         verdict = decider.attempts(target, min(remaining_nodes, self._cap * (2 * len(core) + 200)))
@@ -142,7 +143,7 @@ class CoreFirst:
             self.plan.bound_bytes = max(self.plan.bound_bytes, decider.next_peak(target))
         if verdict.bases is None:
             return None
-        return {int(n): base for n, base in zip(core, verdict.bases)}
+        return dict(zip(places, verdict.bases))
 
     def _fit_rest(self, core: Mapping[int, int], target: int) -> np.ndarray:
         """Offers the best plan around the core; returns the items above the target in it (none: success)."""

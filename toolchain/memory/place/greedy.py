@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class NoRoom(Exception):
 
 def orders(items: Sequence[Allocation]) -> Iterator[list[int]]:
     """Orders worth trying, best first by experience: bound items lead; then by size, area, life, and start."""
-    keys = [
+    keys: list[Callable[[Allocation], tuple[int, int, int]]] = [
         lambda i: (-i.size_bytes, i.start - i.end, i.start),
         lambda i: (-i.size_bytes * (i.end - i.start), -i.size_bytes, i.start),
         lambda i: (i.start - i.end, -i.size_bytes, i.start),
@@ -117,15 +117,15 @@ class _Many:
     def _forbidden(self, items: Sequence[Allocation], item: Allocation) -> list[tuple[int, int]]:
         """Open intervals (low, high) that the base must not lie in."""
         out: list[tuple[int, int]] = []
-        starts, ends, lows, highs, owners = self.columns[:, : self.n]
+        starts, ends, lows, highs, _ = self.columns[:, : self.n]
         for start, end, first, last in item.parts:
             at = np.nonzero((starts < end) & (ends > start))[0]
             if not self.banked:
                 out += zip((lows[at] - last).tolist(), (highs[at] - first).tolist())
                 continue
-            for k in at.tolist():
-                bank = bank_between(item, items[owners[k]])
-                low, high = int(lows[k]), int(highs[k])
+            columns: list[list[int]] = self.columns[2:, at].T.tolist()
+            for low, high, owner in columns:
+                bank = bank_between(item, items[owner])
                 out.append((low - (low % bank if bank else 0) - last, high + (-high % bank if bank else 0) - first))
         return out
 

@@ -26,6 +26,20 @@ A piece that cannot be placed refutes the choice that made it, whatever the othe
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from toolchain.memory.place.problem import Problem, SearchState
+
+    # as Python runs it; numba has int64 arrays in their place
+    Ints = list[int]
+    Items = Problem[Ints]
+    Work = SearchState[Ints]
+    Column = NDArray[np.int64]
+
 PLACED, REFUTED, UNKNOWN = 1, 0, -1
 BIG = 4611686018427387904
 
@@ -35,21 +49,23 @@ BY_RANK, BY_NEED, BY_WASTE = 0, 1, 2
 
 # frame: items at, items, candidates at, candidates, next one, parent frame, pending, trail, pool end, pendings
 FRAME = 10
-# work.count: pool end, trail length, pendings, pending head
+# work.counts: pool end, trail length, pendings, pending head
 POOL, TRAIL, PENDINGS, HEAD = 0, 1, 2, 3
-COMPILED = ("_start", "_lift", "_bound", "_fall", "_pile", "_level", "_pick_section", "_gather", "_slips_under")
-COMPILED += ("_settle_section", "_sort_values", "_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind")
-COMPILED += ("_split", "_branch", "_full", "decide")
+COMPILED = (
+    *("_start", "_lift", "_bound", "_fall", "_pile", "_level", "_pick_section", "_gather", "_slips_under", "_settle_section"),
+    *("_sort_values", "_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind", "_split", "_branch", "_full"),
+    "decide",
+)
 
 
-def decide(p, w, target, node_limit, rule, order):
+def decide(p: Items, w: Work, target: int, node_limit: int, rule: int, order: int) -> tuple[int, int]:
     """(FOUND | REFUTED | UNKNOWN, nodes used). Fills w.address when found. Target in units; w.top is set by the caller."""
     if not _start(p, w, target):
         return REFUTED, 0
     n_frames = 0
     nodes = 0
-    while w.count[HEAD] >= 0:
-        head = 4 * w.count[HEAD]
+    while w.counts[HEAD] >= 0:
+        head = 4 * w.counts[HEAD]
         at = w.pending[head]
         items = w.pending[head + 1]
         parent = w.pending[head + 2]
@@ -93,7 +109,7 @@ def decide(p, w, target, node_limit, rule, order):
     return PLACED, nodes
 
 
-def _start(p, w, target):
+def _start(p: Items, w: Work, target: int) -> bool:
     for s in range(p.n_sections):
         w.rem[s] = 0
         w.weight[s] = 1
@@ -109,10 +125,10 @@ def _start(p, w, target):
     for s in range(p.n_sections):
         if w.rem[s] > target:
             return False
-    w.count[POOL] = p.n
-    w.count[TRAIL] = 0
-    w.count[PENDINGS] = 1
-    w.count[HEAD] = 0 if p.n else -1
+    w.counts[POOL] = p.n
+    w.counts[TRAIL] = 0
+    w.counts[PENDINGS] = 1
+    w.counts[HEAD] = 0 if p.n else -1
     w.pending[0] = 0
     w.pending[1] = p.n
     w.pending[2] = -1
@@ -120,17 +136,17 @@ def _start(p, w, target):
     return True
 
 
-def _full(p, w, n_frames):
+def _full(p: Items, w: Work, n_frames: int) -> bool:
     """The scratch might not hold one more node."""
     return (
-        w.count[POOL] + 3 * p.n + 10 > len(w.pool)
+        w.counts[POOL] + 3 * p.n + 10 > len(w.pool)
         or FRAME * (n_frames + 2) > len(w.frames)
-        or 2 * (w.count[TRAIL] + 2 * p.n + 10) > len(w.trail)
-        or 4 * (w.count[PENDINGS] + p.n + 2) > len(w.pending)
+        or 2 * (w.counts[TRAIL] + 2 * p.n + 10) > len(w.trail)
+        or 4 * (w.counts[PENDINGS] + p.n + 2) > len(w.pending)
     )
 
 
-def _lift(p, w, at, items):
+def _lift(p: Items, w: Work, at: int, items: int) -> int:
     """w.eff: the lowest address each item can still have. Those left behind must rest on an item placed later.
 
     Returns a section that cannot be filled, or -1.
@@ -166,7 +182,7 @@ def _lift(p, w, at, items):
     return -1
 
 
-def _bound(p, w, at, items, target):
+def _bound(p: Items, w: Work, at: int, items: int, target: int) -> int:
     """Sorts the piece by falling eff; w.floor: the lowest eff of each section. Returns a section too full, or -1."""
     first, last, size, eff, load, floor = p.first, p.last, p.size, w.eff, w.load, w.floor
     _fall(w.pool, at, items, eff)
@@ -199,23 +215,23 @@ def _bound(p, w, at, items, target):
     return -1
 
 
-def _fall(pool, at, items, eff):
+def _fall(pool: Ints, at: int, items: int, eff: Ints) -> None:
     """Sorts by falling eff; what is equal stays in order."""
     pool[at : at + items] = sorted(pool[at : at + items], key=eff.__getitem__, reverse=True)
 
 
-def _pile(load, low, high, size):
+def _pile(load: Ints, low: int, high: int, size: int) -> int:
     """Adds to load[low:high], of at least one section. Returns the largest sum there."""
     row = [units + size for units in load[low:high]]
     load[low:high] = row
     return max(row)
 
 
-def _level(floor, low, high, address):
+def _level(floor: Ints, low: int, high: int, address: int) -> None:
     floor[low:high] = [address] * (high - low)
 
 
-def _fall_array(pool, at, items, eff):
+def fall_array(pool: Column, at: int, items: int, eff: Column) -> None:
     """Sort the items by falling effective address, like `_fall`.
 
     This function, and below `_pile` and `_level`, have forms that a compiler turns into fast code.
@@ -232,7 +248,7 @@ def _fall_array(pool, at, items, eff):
         pool[m] = i
 
 
-def _pile_array(load, low, high, size):
+def pile_array(load: Column, low: int, high: int, size: int) -> int:
     row = load[low:high]
     most = 0
     for s in range(len(row)):
@@ -242,11 +258,11 @@ def _pile_array(load, low, high, size):
     return most
 
 
-def _level_array(floor, low, high, address):
+def level_array(floor: Column, low: int, high: int, address: int) -> None:
     floor[low:high] = address
 
 
-def _pick_section(p, w, low_s, high_s, target, rule):
+def _pick_section(p: Items, w: Work, low_s: int, high_s: int, target: int, rule: int) -> int:
     """The section that matters most by the rule. Weights count the failures a section was part of."""
     rem, floor, weight = w.rem, w.floor, w.weight
     best = -1
@@ -271,7 +287,7 @@ def _pick_section(p, w, low_s, high_s, target, rule):
     return best
 
 
-def _gather(p, w, at, items, s, c_at):
+def _gather(p: Items, w: Work, at: int, items: int, s: int, c_at: int) -> tuple[int, int]:
     """Puts the items that may lie at the floor of section s into the pool. Returns (how many, one left behind or -1)."""
     first, last, eff, pool, lowest = p.first, p.last, w.eff, w.pool, w.floor[s]
     n = 0
@@ -286,7 +302,7 @@ def _gather(p, w, at, items, s, c_at):
     return n, lifted
 
 
-def _slips_under(p, w, c_at, n, lifted, h):
+def _slips_under(p: Items, w: Work, c_at: int, n: int, lifted: int, h: int) -> int:
     """An item that may come to lie under a candidate at height h, or under the lifted one where n = 0; or -1."""
     address, eff, size, ov_item = w.address, w.eff, p.size, p.ov_item
     if n == 0:
@@ -303,7 +319,7 @@ def _slips_under(p, w, c_at, n, lifted, h):
     return -1
 
 
-def _settle_section(p, w, at, items, s, c_at):
+def _settle_section(p: Items, w: Work, at: int, items: int, s: int, c_at: int) -> tuple[int, int]:
     """Move from section s down to one where nothing slips under its candidates. Returns (section, candidates)."""
     while True:
         n, lifted = _gather(p, w, at, items, s, c_at)
@@ -316,7 +332,7 @@ def _settle_section(p, w, at, items, s, c_at):
                 s = x
 
 
-def _sort_values(p, w, c_at, n, h, target, order):
+def _sort_values(p: Items, w: Work, c_at: int, n: int, h: int, target: int, order: int) -> None:
     """Candidates best first: by need (fullest section, then longest), or by the gaps they close off; then by rank."""
     for m in range(c_at, c_at + n):
         i = w.pool[m]
@@ -339,7 +355,7 @@ def _sort_values(p, w, c_at, n, h, target, order):
         w.pool[k] = i
 
 
-def _drop_symmetric(p, w, c_at, n, h):
+def _drop_symmetric(p: Items, w: Work, c_at: int, n: int, h: int) -> None:
     """Marks (as -1 - item) the candidates that a canonical plan does not have here; they still count as left behind."""
     for m in range(c_at, c_at + n):
         i = w.pool[m]
@@ -353,7 +369,7 @@ def _drop_symmetric(p, w, c_at, n, h):
             w.pool[m] = -1 - i
 
 
-def _leaves_gap(p, w, i):
+def _leaves_gap(p: Items, w: Work, i: int) -> bool:
     """Return whether the item was left behind at an address where it would still fit."""
     if w.flag[i] < 0:
         return False
@@ -370,7 +386,9 @@ def _leaves_gap(p, w, i):
     return True
 
 
-def _branch(p, w, at, items, parent, head, n_frames, target, rule, order):
+def _branch(
+    p: Items, w: Work, at: int, items: int, parent: int, head: int, n_frames: int, target: int, rule: int, order: int
+) -> None:
     first, last = p.first, p.last
     low_s = p.n_sections
     high_s = 0
@@ -379,7 +397,7 @@ def _branch(p, w, at, items, parent, head, n_frames, target, rule, order):
             low_s = first[i]
         if last[i] > high_s:
             high_s = last[i]
-    c_at = w.count[POOL]
+    c_at = w.counts[POOL]
     s = _pick_section(p, w, low_s, high_s, target, rule)
     s, n = _settle_section(p, w, at, items, s, c_at)
     _sort_values(p, w, c_at, n, w.floor[s], target, order)
@@ -392,14 +410,14 @@ def _branch(p, w, at, items, parent, head, n_frames, target, rule, order):
     w.frames[f + 4] = 0
     w.frames[f + 5] = parent
     w.frames[f + 6] = head
-    w.frames[f + 7] = w.count[TRAIL]
+    w.frames[f + 7] = w.counts[TRAIL]
     w.frames[f + 8] = c_at + n
-    w.frames[f + 9] = w.count[PENDINGS]
+    w.frames[f + 9] = w.counts[PENDINGS]
 
 
-def _undo(p, w, f):
+def _undo(p: Items, w: Work, f: int) -> None:
     """Back to the state in which frame f was opened. Trail: item, old raw | -1 - item | -1 - n - item, old flag."""
-    k = w.count[TRAIL]
+    k = w.counts[TRAIL]
     while k > w.frames[f + 7]:
         k -= 1
         i = w.trail[2 * k]
@@ -412,14 +430,14 @@ def _undo(p, w, f):
                 w.rem[s] += p.size[i]
         else:
             w.flag[-1 - p.n - i] = w.trail[2 * k + 1]
-    w.count[TRAIL] = k
-    w.count[HEAD] = w.frames[f + 6]
-    w.count[POOL] = w.frames[f + 8]
-    w.count[PENDINGS] = w.frames[f + 9]
+    w.counts[TRAIL] = k
+    w.counts[HEAD] = w.frames[f + 6]
+    w.counts[POOL] = w.frames[f + 8]
+    w.counts[PENDINGS] = w.frames[f + 9]
 
 
-def _leave_behind(p, w, f):
-    k = w.count[TRAIL]
+def _leave_behind(p: Items, w: Work, f: int) -> None:
+    k = w.counts[TRAIL]
     for m in range(w.frames[f + 2], w.frames[f + 2] + w.frames[f + 3]):
         i = w.pool[m]
         if i < 0:
@@ -428,12 +446,12 @@ def _leave_behind(p, w, f):
         w.trail[2 * k + 1] = w.flag[i]
         k += 1
         w.flag[i] = w.raw[i]
-    w.count[TRAIL] = k
+    w.counts[TRAIL] = k
 
 
-def _place(p, w, b):
+def _place(p: Items, w: Work, b: int) -> int:
     """Places item b at its lowest address and raises what it overlaps. Returns a section that fails, or -1."""
-    k = w.count[TRAIL]
+    k = w.counts[TRAIL]
     w.address[b] = w.raw[b]
     w.trail[2 * k] = -1 - b
     k += 1
@@ -463,18 +481,18 @@ def _place(p, w, b):
         if x > w.top[j]:
             fail = max(p.first[j], p.first[b])
             break
-    w.count[TRAIL] = k
+    w.counts[TRAIL] = k
     return fail
 
 
-def _split(p, w, f, parent):
+def _split(p: Items, w: Work, f: int, parent: int) -> None:
     """Opens the pieces that are left of frame f's piece; the next to be worked on is the last in time."""
     at = w.frames[f]
     items = w.frames[f + 1]
     first, last, address, pool, cross = p.first, p.last, w.address, w.pool, w.cross
     low_s = p.n_sections
     high_s = 0
-    p_at = w.count[POOL]
+    p_at = w.counts[POOL]
     end = p_at
     for i in pool[at : at + items]:
         if address[i] < 0:
@@ -494,7 +512,7 @@ def _split(p, w, f, parent):
         if crossing:
             continue
         if start > low_s or s + 1 < high_s:  # more than one piece, so not all that was gathered above
-            p_at = w.count[POOL]
+            p_at = w.counts[POOL]
             end = p_at
             for i in pool[at : at + items]:
                 if address[i] < 0 and first[i] >= start and last[i] <= s + 1:
@@ -502,11 +520,11 @@ def _split(p, w, f, parent):
                     end += 1
         start = s + 1
         if end > p_at:
-            q = 4 * w.count[PENDINGS]
+            q = 4 * w.counts[PENDINGS]
             w.pending[q] = p_at
             w.pending[q + 1] = end - p_at
             w.pending[q + 2] = parent
-            w.pending[q + 3] = w.count[HEAD]
-            w.count[HEAD] = w.count[PENDINGS]
-            w.count[PENDINGS] += 1
-            w.count[POOL] = end
+            w.pending[q + 3] = w.counts[HEAD]
+            w.counts[HEAD] = w.counts[PENDINGS]
+            w.counts[PENDINGS] += 1
+            w.counts[POOL] = end

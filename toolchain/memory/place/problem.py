@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolchain.memory.place.allocations import Allocation
 
-Ints = Any  # int64[...] for numba, list[int] for Python: the search runs on both
+Column = NDArray[np.int64]
+Ints = TypeVar("Ints", list[int], Column)  # arrays for numba, lists for Python: the search runs on both
 
 NO_LIMIT = 1 << 62
 LARGEST_POOL = 64_000_000  # numbers; pages are only taken when used
 BLOCK = 1024
 
-Pairs = tuple[np.ndarray, np.ndarray]
+Pairs = tuple[Column, Column]
+_Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
-class Problem(NamedTuple):
+class Problem(NamedTuple, Generic[Ints]):
     """An input of the search. Arrays over items, unless said otherwise.
 
     `first`, `last`: the item lives in sections [first, last).
@@ -46,7 +49,7 @@ class Problem(NamedTuple):
     twin: Ints
 
 
-class SearchState(NamedTuple):
+class SearchState(NamedTuple, Generic[Ints]):
     """Scratch of the search; `address` holds the plan when one is found, `top` the largest address of each item."""
 
     address: Ints
@@ -64,7 +67,7 @@ class SearchState(NamedTuple):
     frames: Ints
     trail: Ints
     pending: Ints
-    count: Ints
+    counts: Ints
 
 
 def sections_of(items: Sequence[Allocation]) -> tuple[list[int], list[int], int]:
@@ -92,7 +95,7 @@ def unit_of(items: Sequence[Allocation]) -> int:
     return gcd(*(x for item in items for x in (item.size_bytes, item.low, item.bank_bytes)))
 
 
-def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int, int], int]) -> Problem:
+def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int, int], int]) -> Problem[Column]:
     """Items in rank order. banks: (i, j) -> bank bytes that keep items i and j apart."""
     first, last, sections = sections_of(items)
     f, e = np.array(first), np.array(last)
@@ -121,31 +124,37 @@ def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int,
     )
 
 
-def _pointers(rows: np.ndarray, n: int) -> np.ndarray:
+def _pointers(rows: np.ndarray, n: int) -> Column:
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(np.int64)
 
 
 def _meetings(first: np.ndarray, last: np.ndarray, plain: np.ndarray) -> tuple[Pairs, Pairs]:
     """Pairs of items that overlap in time, and pairs of plain items of the same life; in blocks, to bound the memory."""
-    meets, same = [], []
+    meets: list[_Places] = []
+    same: list[_Places] = []
     n = len(first)
     for low in range(0, n, BLOCK):
         rows = slice(low, min(low + BLOCK, n))
         block = (first[rows, None] < last[None, :]) & (first[None, :] < last[rows, None])
         block[np.arange(rows.stop - low), np.arange(low, rows.stop)] = False
-        meets.append(np.nonzero(block))
+        meets.append(_places_of(block))
         block &= (first[rows, None] == first[None, :]) & (last[rows, None] == last[None, :])
         block &= plain[rows, None] & plain[None, :]
-        same.append(np.nonzero(block))
+        same.append(_places_of(block))
     return _concat_pairs(meets), _concat_pairs(same)
 
 
-def _concat_pairs(blocks: Sequence[Pairs]) -> Pairs:
+def _places_of(block: NDArray[np.bool_]) -> _Places:
+    rows, columns = np.nonzero(block)
+    return rows, columns
+
+
+def _concat_pairs(blocks: Sequence[_Places]) -> Pairs:
     rows = [block[0] + k * BLOCK for k, block in enumerate(blocks)]
     return np.concatenate(rows).astype(np.int64), np.concatenate([block[1] for block in blocks]).astype(np.int64)
 
 
-def _twins(size: np.ndarray, same: Pairs) -> np.ndarray:
+def _twins(size: np.ndarray, same: Pairs) -> Column:
     twin = np.full(len(size), -1, dtype=np.int64)
     rows, cols = same
     equal = (cols < rows) & (size[rows] == size[cols])
@@ -153,11 +162,11 @@ def _twins(size: np.ndarray, same: Pairs) -> np.ndarray:
     return twin
 
 
-def build_work(problem: Problem) -> SearchState:
+def build_work(problem: Problem[Column]) -> SearchState[Column]:
     """Scratch for one search. Too small a pool makes the search give up, never err."""
     n, sections = problem.n, problem.n_sections
 
-    def ints(length: int) -> np.ndarray:
+    def ints(length: int) -> Column:
         return np.zeros(length, dtype=np.int64)
 
     depth = 4 * n + 100
@@ -169,10 +178,20 @@ def build_work(problem: Problem) -> SearchState:
         frames=ints(10 * depth),
         trail=ints(2 * (min(n * n, LARGEST_POOL) + 20 * n + 1000)),
         pending=ints(4 * (2 * depth)),
-        count=ints(4),
+        counts=ints(4),
     )
 
 
-def as_lists(arrays: Any) -> Any:
-    """The same named tuple over Python lists: several times faster than arrays where nothing is compiled."""
-    return type(arrays)(*(x.tolist() if isinstance(x, np.ndarray) else x for x in arrays))
+def problem_as_lists(problem: Problem[Column]) -> Problem[list[int]]:
+    """Return the same problem over Python lists: several times faster than arrays where nothing is compiled."""
+    counts, columns = problem[:2], problem[2:]
+    return Problem(*counts, *_to_lists(columns))
+
+
+def state_as_lists(state: SearchState[Column]) -> SearchState[list[int]]:
+    """Return the same scratch over Python lists, a copy."""
+    return SearchState(*_to_lists(state))
+
+
+def _to_lists(columns: Iterable[Column]) -> Iterator[list[int]]:
+    return (column.tolist() for column in columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
@@ -16,7 +16,17 @@ from toolchain.memory.place import kernel
 from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.greedy import bank_between
 from toolchain.memory.place.numba_support import compiler
-from toolchain.memory.place.problem import NO_LIMIT, Problem, as_lists, build_problem, build_work, sections_of, unit_of
+from toolchain.memory.place.problem import (
+    NO_LIMIT,
+    Column,
+    Problem,
+    build_problem,
+    build_work,
+    problem_as_lists,
+    sections_of,
+    state_as_lists,
+    unit_of,
+)
 
 TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA = "total, size", "total, life, area", "total, area, life"
 
@@ -107,8 +117,8 @@ class Decider:
         self._compiled = compiled
         self._nodes = 0
         self._most = _most_live(self.items)
-        self._ranked: dict[tuple[str, bool], tuple[list[int], Problem]] = {}
-        self._lists: dict[tuple[str, bool], Problem] = {}
+        self._ranked: dict[tuple[str, bool], tuple[list[int], Problem[Column]]] = {}
+        self._lists: dict[tuple[str, bool], Problem[list[int]]] = {}
 
     def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
         """Is there a plan with peak <= target_bytes?"""
@@ -120,18 +130,23 @@ class Decider:
             top = (limit - item.size_bytes) // self.unit
             state.top[i] = min(top, item.low // self.unit) if item.fixed else top
         fast = find_compiled_kernel() if self._worth_compiling(node_limit) else None
-        run: Callable[..., tuple[int, int]] = kernel.decide if fast is None else fast.decide
-        if fast is None:
-            problem, state = self._as_lists(strategy, problem), as_lists(state)
         target = min(-(-target_bytes // self.unit), NO_LIMIT)
-        outcome, nodes = run(problem, state, target, node_limit, strategy.rule, strategy.order)
-        self._nodes += int(nodes)
+        arguments = (target, node_limit, strategy.rule, strategy.order)
+        if fast is None:
+            lists = problem_as_lists(problem) if strategy.jitter else self._list_problem(strategy, problem)
+            plain_state = state_as_lists(state)
+            outcome, nodes = kernel.decide(lists, plain_state, *arguments)
+            addresses = plain_state.address
+        else:
+            outcome, nodes = map(int, fast.decide(problem, state, *arguments))
+            addresses: list[int] = state.address.tolist()
+        self._nodes += nodes
         if outcome != kernel.PLACED:
-            return Verdict(None, bool(outcome == kernel.REFUTED and self.exact), int(nodes))
+            return Verdict(None, outcome == kernel.REFUTED and self.exact, nodes)
         bases = [0] * len(ranked)
         for i, n in enumerate(ranked):
-            bases[n] = int(state.address[i]) * self.unit
-        return Verdict(tuple(bases), False, int(nodes))
+            bases[n] = addresses[i] * self.unit
+        return Verdict(tuple(bases), False, nodes)
 
     def attempts(self, target_bytes: int, node_limit: int) -> Verdict:
         """Every strategy in turn, with a node cap that doubles, until one decides or the nodes are used up."""
@@ -160,7 +175,7 @@ class Decider:
             return self._compiled
         return _is_kernel_loaded() or (self._nodes + node_limit) * len(self.items) > PLAIN_WORK
 
-    def _problem(self, strategy: Strategy) -> tuple[list[int], Problem]:
+    def _problem(self, strategy: Strategy) -> tuple[list[int], Problem[Column]]:
         key = strategy.rank, strategy.mirrored
         if not strategy.jitter and key in self._ranked:
             return self._ranked[key]
@@ -173,12 +188,10 @@ class Decider:
             self._ranked[key] = order, problem
         return order, problem
 
-    def _as_lists(self, strategy: Strategy, problem: Problem) -> Problem:
-        if strategy.jitter:
-            return as_lists(problem)
+    def _list_problem(self, strategy: Strategy, problem: Problem[Column]) -> Problem[list[int]]:
         key = strategy.rank, strategy.mirrored
         if key not in self._lists:
-            self._lists[key] = as_lists(problem)
+            self._lists[key] = problem_as_lists(problem)
         return self._lists[key]
 
 
@@ -224,7 +237,7 @@ def _jitter(value: int, seed: int) -> int:
 
 def _banks(items: Sequence[Allocation]) -> dict[tuple[int, int], int]:
     banked = [n for n, item in enumerate(items) if item.must_not_share]
-    out = {}
+    out: dict[tuple[int, int], int] = {}
     for a in banked:
         for b in range(len(items)):
             bank = bank_between(items[a], items[b]) if a != b else 0
@@ -243,7 +256,7 @@ def find_compiled_kernel() -> ModuleType | None:
         return None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    vars(module).update(_fall=module._fall_array, _pile=module._pile_array, _level=module._level_array)
+    vars(module).update(_fall=module.fall_array, _pile=module.pile_array, _level=module.level_array)
     for name in kernel.COMPILED:
         setattr(module, name, compiled(getattr(module, name)))
     return module

@@ -92,7 +92,8 @@ def _solve(
     while len(fixed) > FIXED_A_FREE * len(free) + 100 and len(free) > 8:
         free = free[: len(free) // 2]
         fixed = _make_fixed_allocations(columns, bases, free, target)
-    verdict = Decider([items[n] for n in free] + fixed).attempts(target, nodes)
+    places: list[int] = free.tolist()
+    verdict = Decider([items[n] for n in places] + fixed).attempts(target, nodes)
     if verdict.bases is None:
         return None, max(verdict.nodes, len(free))
     moved = bases.copy()

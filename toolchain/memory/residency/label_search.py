@@ -10,12 +10,18 @@ Where labels run out, the price bound of the dropped ones is the certificate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 PRICE_ROUNDS = 120
+
+# the items kept, latest first: (those before it, an item)
+_Path: TypeAlias = tuple["_Path | None", int]
+# by (items that stay across the current step, groups that have lost an item), a bit each: bytes saved, the items kept
+_Labels = dict[tuple[int, int], tuple[int, _Path | None]]
 
 
 @dataclass(frozen=True)
@@ -39,19 +45,19 @@ def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], eff
     prices = _prices(items, free)
     remaining_bounds = _bound_remaining(items, order, free, prices)
     last = {items[n].group: k for k, n in enumerate(order)}  # the group's bonus is decided after this item
-    labels: dict[tuple[int, int], tuple[int, tuple | None]] = {(0, 0): (0, None)}
+    labels: _Labels = {(0, 0): (0, None)}
     nodes = 0
     dropped = 0.0
     width = max(effort // max(len(items), 1), 1)
     for k, n in enumerate(order):
         item = items[n]
-        grown: dict[tuple[int, int], tuple[int, tuple | None]] = {}
+        grown: _Labels = {}
         for (live, spilled), (saved, path) in labels.items():
             live = _still_live(live, items, item.start)
             nodes += 1
             out = spilled | (1 << item.group if item.group >= 0 else 0)
             closes = item.group >= 0 and last[item.group] == k
-            choices = [(live, out, saved, path)]
+            choices: list[tuple[int, int, int, _Path | None]] = [(live, out, saved, path)]
             if _fits(items, live, n, free):
                 gain = item.saving + (bonus[item.group] if closes and not spilled >> item.group & 1 else 0)
                 choices.append((live | 1 << n, spilled, saved + gain, (path, n)))
@@ -64,7 +70,7 @@ def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], eff
         dropped = max(dropped, lost)
     for saved, path in labels.values():
         if saved > best:
-            best, best_items = saved, []
+            best, best_items = saved, list[int]()
             while path is not None:
                 path, n = path
                 best_items.append(n)
@@ -86,7 +92,7 @@ def _fits(items: Sequence[Item], live: int, n: int, free: Sequence[int]) -> bool
     item = items[n]
     if not item.size:
         return True
-    ends = []
+    ends: list[tuple[int, int]] = []
     mask = live
     while mask:
         m = mask.bit_length() - 1
@@ -95,9 +101,19 @@ def _fits(items: Sequence[Item], live: int, n: int, free: Sequence[int]) -> bool
     return all(item.size + sum(size for end, size in ends if end > step) <= free[step] for step in range(item.start, item.end))
 
 
-def _prune(labels, items, bonus, order, k, remaining_bounds, prices, best, width):
+def _prune(
+    labels: _Labels,
+    items: Sequence[Item],
+    bonus: Sequence[int],
+    order: Sequence[int],
+    k: int,
+    remaining_bounds: Sequence[float],
+    prices: np.ndarray,
+    best: int,
+    width: int,
+) -> tuple[_Labels, float]:
     """Keeps the labels that may still beat `best`, at most `width`; also returns the best bound among the cut ones."""
-    ranked = []
+    ranked: list[tuple[float, int, tuple[int, int], _Path | None]] = []
     done = set(order[: k + 1])
     started = {items[n].group for n in done if items[n].group >= 0}
     now = items[order[k]].start
@@ -117,7 +133,9 @@ def _prune(labels, items, bonus, order, k, remaining_bounds, prices, best, width
     return {key: (-saved, path) for _, saved, key, path in ranked[:width]}, lost
 
 
-def _open_bonus(items, bonus, order, k, started, spilled) -> float:
+def _open_bonus(
+    items: Sequence[Item], bonus: Sequence[int], order: Sequence[int], k: int, started: Set[int], spilled: int
+) -> float:
     """Shares of bonuses already earned by items decided, of groups that are still whole."""
     if not bonus:
         return 0.0
