@@ -1,4 +1,9 @@
-"""Runs a float model over calibration data and observes its tensors."""
+"""Calibrates a float ONNX model: runs it in onnxruntime over samples and returns the range of each tensor.
+
+Samples come from `quant.calibration_data`. The ranges go to `quant.structural_ranges`, then become scales and zero points in
+`quant.parameters`. `calibrate` measures by one observer. `observe_all` keeps histograms from which any observer's range can be
+had later. `observe` feeds any sinks. Tensors that may hold an additive mask are allowed minus infinity (`quant.masks`).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ HELD_BYTES = 256 << 20  # of observed tensors that one run of the model may leav
 
 
 class LeastError:
-    """The range of least mean squared error for a machine's codes; see quant.parameters.least_error_range."""
+    """An observer: the range of least mean squared error for a machine's codes, by `quant.parameters.least_error_range`."""
 
     def __init__(self, numerics: Numerics) -> None:
         self._numerics = numerics
@@ -49,7 +54,7 @@ class LeastError:
 
 
 def default_observer(numerics: Numerics) -> ObserverName:
-    """mse where scales are powers of two, since covering the extremes there costs up to a bit; else minmax."""
+    """Return mse where scales are powers of two, since covering the extremes there costs up to a bit; else minmax."""
     return "mse" if numerics.scale.kind == "pow2" else "minmax"
 
 
@@ -68,18 +73,26 @@ def calibrate(
     computed_by: FloatModel | None = None,
     divided: Decomposition | None = None,
 ) -> dict[str, Range]:
-    """Return the range of each of `tensors`, in their order, over all samples of `data`; ranges of inputs have their step.
+    """Return the range of each of `tensors`, in their order, over all samples of `data`.
 
     One pass over `data` keeps one sample in memory. A model whose observed tensors take more than `held_bytes` runs in pieces.
+    The range of an input that is measured alone has its `step`, where the values have one.
 
     `model`: static and float, such that onnxruntime runs it; it is not changed.
     `tensors`: float tensors, inputs among them.
-    `computed_by`: another form of the model that computes the tensors instead.
-    `divided`: decomposition of a model with steps in the place of operators.
+    `observer`: `minmax`, `percentile` or `mse`.
     `numerics`: required by 'mse', which searches what the machine can express.
-    `others`: numerics of tensors whose codes are of another type.
+    `others`: numerics of tensors whose codes are of another type, by tensor; 'mse' alone reads them.
+    `percent`: of 'percentile', above 50 and at most 100.
+    `progress`: called after each sample with the samples done and those in all, None where that is not known.
+    `session_threads`: threads of onnxruntime.
+    `computed_by`: another form of the model that computes the tensors instead; not used where the model runs in pieces.
+    `divided`: decomposition of a model with steps in the place of operators. Values are clipped to its bounds, and tensors that
+    share a range get the range of them all.
 
-    Raise CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
+    Raise CompileError: no such tensor, an integer tensor, no sample, a bad observer, `percent` or model, or a sample that
+    onnxruntime refuses. Raise its subclass NotFinite: NaN or infinity in a tensor, unless that is minus infinity of a mask. For
+    made-up samples this is a plain CompileError.
     """
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
@@ -107,20 +120,26 @@ def calibrate(
 
 
 def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, InputSink[SinkT]]:
-    """Return the step sinks of inputs that are measured alone; a state is not, since it is also an output of a run."""
+    """Return step sinks for inputs whose sink observes no other tensor. A state shares its sink with an output, so it has none."""
     constants, times = {i.name for i in model.graph.initializer}, Counter(map(id, sinks.values()))
     inputs = [i.name for i in model.graph.input if i.name not in constants]
     return {n: InputSink(sinks[n]) for n in inputs if n in sinks and times[id(sinks[n])] == 1}
 
 
 def _with_step(r: Range, sink: InputSink[Any] | None) -> Range:
+    """Return the range with the step that the sink found; the range itself where there is no sink or no step."""
     return r if sink is None or sink.step is None else replace(r, step=sink.step)
 
 
 @dataclass(frozen=True)
 class ObservedRanges:
-    """What was seen of each tensor; `steps`: of inputs; `masks`: those that may mask, whose ends then stay as they are;
-    `rows`: of those that a Softmax reads."""
+    """What one pass over the data showed of each tensor, from which `ranges` makes the range of any observer.
+
+    `histograms`: by tensor, in the order asked for; tensors that share a range share one.
+    `steps`: by input of the model.
+    `masks`: tensors that may hold a mask.
+    `rows`: floors of the rows of masked tensors that a Softmax reads.
+    """
 
     histograms: Mapping[str, Histogram]
     steps: Mapping[str, InputSink[Any]]
@@ -128,6 +147,11 @@ class ObservedRanges:
     rows: Mapping[str, RowFloor]
 
     def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
+        """Return the range of each tensor by this observer, widened to ends that only a few samples reach (`with_rare_ends`).
+
+        Where a tensor held a mask's values, its range is from the smallest to the largest value.
+        `numerics`: of all tensors; 'mse' alone reads it.
+        """
         range_by_tensor: dict[str, Range] = {}
         for name, histogram in self.histograms.items():
             observed = partial(_observed_range, observer, histogram, numerics)
@@ -147,6 +171,7 @@ def _observed_range(observer: ObserverName, histogram: Histogram, numerics: Nume
 
 
 def _range_by(observer: ObserverName, histogram: Histogram, numerics: Numerics) -> Range:
+    """Return the observer's range of a histogram. Raise InternalError for an unknown observer."""
     if observer == "minmax":
         return histogram.extremes
     if observer == "percentile":
@@ -165,7 +190,10 @@ def observe_all(
     computed_by: FloatModel | None = None,
     divided: Decomposition | None = None,
 ) -> ObservedRanges:
-    """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
+    """Return histograms of `tensors` from one pass over the data, of which every observer's range can be had.
+
+    Arguments and errors are those of `calibrate`; integer tensors are not refused.
+    """
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}
     restored = _restore_decomposed(model, divided)
@@ -177,6 +205,7 @@ def observe_all(
 
 
 def _restore_decomposed(model: onnx.ModelProto, divided: Decomposition | None) -> onnx.ModelProto:
+    """Return the model before its decomposition, in which masks can be found; `model` itself where it has none."""
     return model if divided is None else divided.original_model
 
 
@@ -192,9 +221,13 @@ def observe(
     few_runs: bool = False,
     divided: Decomposition | None = None,
 ) -> None:
-    """Show each sink its tensor's values, sample by sample; a sink of several tensors gets the values of all of them at once.
+    """Run the model over the samples and pass each tensor's values to its sink, sample by sample.
 
-    `few_runs`: as in `open_session`; all else is as in `calibrate`.
+    `sinks`: by tensor. A sink that stands for several tensors gets the values of all of them at once, as one flat array. Others
+    get an array in the tensor's shape. Bools and integers come as float32, minus infinity of a mask as the lowest float32.
+    `few_runs`: as in `quant.float_session.open_session`.
+
+    All other arguments and errors are those of `calibrate`; integer tensors are not refused.
     """
     sizes = tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
@@ -232,9 +265,16 @@ class _Sample:
     made_up: bool
 
     def fault(self, reason: str, way_out: str) -> CompileError:
+        """Return an error of this sample; for random numbers the way out is real data instead of `way_out`."""
         return CompileError(self._sentence(reason, way_out))
 
     def not_finite(self, tensor: str, producer_note: str, kind: str, wrong: np.ndarray) -> CompileError:
+        """Return a NotFinite, or a plain CompileError where the sample is made up.
+
+        `producer_note`: the producer of the tensor for the message, or empty.
+        `kind`: NaN or infinity.
+        `wrong`: bool[...], the elements that are not finite.
+        """
         sentence = self._sentence(
             f"tensor {tensor!r}{producer_note} holds {kind}", "no range covers it, mend the model or remove the sample"
         )
@@ -247,7 +287,10 @@ class _Sample:
 
 
 def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[Numerics | None], Observer]:
-    """Return a function that makes a tensor's observer, from its own numerics where these differ."""
+    """Return a function that makes the observer of a tensor; its argument is the tensor's own numerics, or None.
+
+    Raise CompileError for an unknown observer, a bad `percent`, or 'mse' without `numerics`.
+    """
     if observer == "minmax":
         return lambda _: MinMax()
     if observer == "percentile":
@@ -261,6 +304,7 @@ def _observer_factory(observer: str, numerics: Numerics | None, percent: float) 
 
 
 def _require_floats(model: onnx.ModelProto, tensors: Sequence[str]) -> None:
+    """Raise CompileError for a tensor that the model declares as an integer."""
     graph = model.graph
     kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
     for name in (n for n in tensors if n in kinds):
@@ -270,6 +314,7 @@ def _require_floats(model: onnx.ModelProto, tensors: Sequence[str]) -> None:
 
 
 def _check_names(tensors: Sequence[str], sizes: Mapping[str, int], inputs: set[str]) -> None:
+    """Raise CompileError for the first tensor that is neither an input of the model nor made by it."""
     unknown = [name for name in tensors if name not in sizes and name not in inputs]
     if unknown:
         raise CompileError(f"tensor {unknown[0]!r}: not in the model, so it cannot be calibrated{suggestion(unknown[0], sizes)}")
@@ -284,7 +329,10 @@ def _session(
     computed_by: FloatModel | None,
     few_runs: bool,
 ) -> FloatSession:
-    """Return a session, in pieces where the tensors exceed the memory that they may take; then `model` itself computes them."""
+    """Return a session that gives the named tensors, in pieces where they take more than `held_bytes`.
+
+    Pieces are of `model` itself, so that `computed_by` is not used then. Raise CompileError where onnxruntime does not load it.
+    """
     lean = sum(sizes.get(name, 0) for name in names) > held_bytes
     source = PiecewiseModel(model, held_bytes // 4) if lean else computed_by or PlainModel(model)
     try:
@@ -294,6 +342,7 @@ def _session(
 
 
 def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (tensor, value) as the session computes them. Raise CompileError where onnxruntime cannot run the sample."""
     stream = session.stream(sample)
     while True:
         try:
@@ -307,7 +356,7 @@ def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[t
 
 
 def _make_refusal(session: FloatSession, sample: Sample, where: _Sample, reason: str) -> CompileError:
-    """Who is to mend it: what runs on zeros or on ones is refused for what the sample holds."""
+    """Return the error of a run that failed. It blames the sample where the model runs on zeros or ones, and else the model."""
     for number in (0, 1):
         try:
             session.run({name: np.full_like(value, number) for name, value in sample.items()})
@@ -321,8 +370,11 @@ def _make_refusal(session: FloatSession, sample: Sample, where: _Sample, reason:
 def _finite(
     x: np.ndarray, name: str, where: _Sample, producers: Mapping[str, onnx.NodeProto], masks: Container[str]
 ) -> np.ndarray:
-    """`x`, with the lowest float for a mask's minus infinity; bools and whole numbers as floats. Raises CompileError: NaN,
-    another infinity."""
+    """Return `x` with the lowest float32 for a mask's minus infinity; bools and integers become float32.
+
+    Raise CompileError or NotFinite: NaN, or another infinity.
+    `masks`: tensors that may hold minus infinity.
+    """
     if x.dtype.kind != "f":
         return x.astype(np.float32)
     if not x.size or np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
@@ -336,7 +388,10 @@ def _finite(
 
 
 def list_calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:
-    """The float tensors that have no constant value: inputs first, then what nodes make, in graph order."""
+    """Return the float32 tensors that have no constant value: inputs first, then what nodes make, in graph order.
+
+    `types`: by tensor; one without a type is left out.
+    """
     constants = {i.name for i in model.graph.initializer}
     node_outputs = [o for node in model.graph.node if node.op_type != "Constant" for o in node.output]
     names = [i.name for i in model.graph.input if i.name not in constants] + node_outputs
@@ -344,6 +399,6 @@ def list_calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorTy
 
 
 def tensor_sources(model: onnx.ModelProto) -> dict[str, str]:
-    """Tensor name -> `node (Operator)`, for the comments of a parameters file."""
+    """Map each tensor to `node (Operator)`, or `input`, for the comments of a parameters file."""
     inputs = {i.name: "input" for i in model.graph.input}
     return inputs | {o: f"{n.name or o} ({n.op_type})" for n in model.graph.node for o in n.output if o}

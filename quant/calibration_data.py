@@ -1,4 +1,8 @@
-"""Calibration data: from files, images or a generator to samples {input name: array} of exactly the model's types."""
+"""Opens calibration data: files, directories, images, a user's generator or objects in memory become samples for a model.
+
+A sample is {input name: array} with exactly the types and shapes of the model's inputs. `open_data` chooses the reader by the
+form of its argument. `random_data` makes up samples where there are no data. Used by `quant.calibrate` and by what judges.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,13 @@ _WIDEST_BYTES = np.dtype(np.complex128).itemsize  # of one element
 
 @dataclass(frozen=True)
 class Samples:
-    """An iterable of samples that starts afresh each time; `count` is None where only the end of the stream tells.
+    """An iterable of samples that starts afresh each time.
 
+    `source`: where they are from, for messages.
+    `count`: number of samples; None where only the end of the stream tells.
+    `start`: opens the stream anew.
     `random`: the samples are made up, so the model's results on them may say nothing of the model.
-    `notes`: what of the data is not read.
+    `notes`: sentences for the user on what of the data is not read.
     """
 
     source: str
@@ -49,21 +56,23 @@ def open_data(
     preprocess: Preprocess | None = None,
     loose: Collection[str] = (),
 ) -> Samples:
-    """Return the first `limit` samples (None: all) of a file, a directory or a generator function.
+    """Return the first `limit` samples (None: all) of a file, a directory or a generator function, whose elements are read only
+    when iterated.
 
-    `FILE.npz`: arrays under the input names. Where there is one input, one array without its own name (`arr_0`) will do.
-    The leading dimension is samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample
-    is in memory at a time.
+    `FILE.npz`: arrays under the input names. Where there is one input, one array without its own name (`arr_0`) will do. The
+    leading dimension is samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample is in
+    memory at a time.
     `FILE.npy`: as an .npz of one array without a name, for a model of one input.
-    `DIRECTORY`: holds .npy or .npz files (one sample each) or images (.png, .jpg, .bmp). For several inputs, .npy files lie in
-    one directory for each, named like the input. Images follow quant.images.Preprocess, passed here or read from preprocess.yaml
-    there.
+    `DIRECTORY`: holds .npy or .npz files (one sample each, by file name) or images (.png, .jpg, .jpeg, .bmp). For several inputs,
+    .npy files lie in one directory for each, named like the input. Images are prepared as `preprocess` says, else as
+    preprocess.yaml in the directory.
     `FILE.py:FUNCTION`: a generator function that yields {input name: array}, or arrays where there is one input.
     `MemoryData`: objects of a caller in this process.
+    `inputs`: type and shape by input of the model.
     `loose`: inputs that may hold NaN and infinity.
 
-    Raise CompileError where nothing is there, or names, shapes or types are wrong. Raise NotFinite at the sample with such a
-    value.
+    Raise CompileError at once where nothing is there, or names, shapes or numbers of samples in a file's header are wrong. Raise
+    it for other faults at the sample: types, or what the generator raises. Raise NotFinite at a sample with NaN or infinity.
     """
     if limit is not None and limit < 1:
         raise CompileError(f"calibration data: limit {limit} leaves no samples; give at least 1")
@@ -81,6 +90,7 @@ def open_data(
 
 
 def _open(spec: str, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
+    """Return the samples of a path or of `file.py:function`."""
     generator = _generator(spec)
     if generator is not None:
         return Samples(spec, None, lambda: generator_samples(*generator, inputs, loose))
@@ -100,7 +110,7 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None, loose: Collec
 
 
 def data_files(path_or_spec: str | Path) -> list[Path]:
-    """The files that `open_data` may read of this."""
+    """Return the files that `open_data` may read of this argument: itself, a Python file, or those of a directory."""
     spec = str(path_or_spec)
     generator = _generator(spec)
     path = Path(spec) if generator is None else generator[0]
@@ -111,15 +121,15 @@ def data_files(path_or_spec: str | Path) -> list[Path]:
 
 
 def _generator(spec: str) -> tuple[Path, str] | None:
-    """(file, function) of file.py:function."""
+    """Return (file, function) of `file.py:function`; None for any other text."""
     file, _, function = spec.rpartition(":")
     return (Path(file), function) if file.endswith(".py") else None
 
 
 def repeat_data(samples: Samples, inputs: Types) -> Samples:
-    """The samples in other shapes of as many dimensions: along each their elements come again from the first on, or end earlier.
+    """Return the samples in other shapes of the same rank: along each axis elements are repeated from the first on, or cut off.
 
-    Raises CompileError while they are read: an input of another number of dimensions, or without elements.
+    Raise CompileError while they are read: an input of another rank, or without elements.
     """
 
     def shaped(name: str, value: np.ndarray) -> np.ndarray:
@@ -135,9 +145,12 @@ def repeat_data(samples: Samples, inputs: Types) -> Samples:
 
 
 def random_data(inputs: Types, samples: int = 8, seed: int = 0, magnitude: float = 1.0) -> Samples:
-    """Normal floats, bytes over their whole range, other integers 0 or 1, so that they index any table.
+    """Return made-up samples: normal floats, bytes over their whole range, other integers 0 or 1, so that they index any table.
 
-    magnitude: the floats' standard deviation. Says nothing about accuracy: only for builds whose bits and cycles matter.
+    `samples`: their number.
+    `magnitude`: standard deviation of the floats.
+
+    They say nothing about accuracy. They serve builds of which only bits and cycles matter.
     """
 
     def start() -> Iterator[Sample]:
@@ -162,6 +175,7 @@ def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.nda
 
 
 def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
+    """Return the samples of an .npz or .npy. Raise CompileError where arrays are missing or numbers of samples differ or are 0."""
     arrays = read_array_headers(path)
     if len(inputs) == 1 and (path.suffix == ".npy" or arrays.keys() == {UNNAMED}):
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}
@@ -187,6 +201,7 @@ def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
 
 
 def _require_named(path: Path, arrays: Mapping[str, StoredArray], names: Iterable[str]) -> None:
+    """Raise MissingArray where an array for one of `names` is missing."""
     missing = [name for name in names if name not in arrays]
     if not missing:
         return
@@ -196,7 +211,10 @@ def _require_named(path: Path, arrays: Mapping[str, StoredArray], names: Iterabl
 
 
 def _require_held(path: Path, count: int, arrays: Collection[StoredArray]) -> None:
-    """Raises CompileError where the file cannot hold so many samples, which cost time each, of no bytes too."""
+    """Raise CompileError where the file cannot hold as many bytes or samples as its headers claim.
+
+    Samples without bytes are bound by the file's size, since each costs time.
+    """
     for array in arrays:
         array.require_complete()
     size_bytes = path.stat().st_size
@@ -205,6 +223,7 @@ def _require_held(path: Path, count: int, arrays: Collection[StoredArray]) -> No
 
 
 def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarray]:
+    """Yield `count` arrays in the shape of `t` and in the stored type, read from the file one by one."""
     if array.fortran:  # the samples lie interleaved
         yield from array.read().reshape(count, *t.shape)
         return
@@ -218,6 +237,7 @@ def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarra
 
 
 def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
+    """Return the samples of a directory. Raise CompileError where it holds none, or files of several kinds."""
     lone = len(inputs) == 1 and any(f.is_file() for f in path.iterdir())  # samples beside a directory of that name
     if not lone and all((path / name).is_dir() for name in inputs):
         return _open_input_directories(path, inputs, loose)
@@ -244,6 +264,7 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, lo
 
 
 def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
+    """Return samples of one directory of .npy for each input; the files of the same place in sorted order are one sample."""
     files = {name: sorted((path / name).glob("*.npy")) for name in inputs}
     counts = {name: len(paths) for name, paths in files.items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
@@ -263,7 +284,8 @@ def _file_sample(path: Path, inputs: Types, loose: Collection[str]) -> Sample:
 
 
 def _load(path: Path, inputs: Types) -> Any:
-    """The arrays of an .npz by name, or the one of an .npy, none larger than the widest sample of these inputs."""
+    """Return the arrays of an .npz by name, or the one of an .npy. Raise CompileError for one larger than the widest possible
+    sample."""
     limit_bytes = _WIDEST_BYTES * max(t.elements for t in inputs.values())
     arrays = {name: array.read(limit_bytes) for name, array in read_array_headers(path).items()}
     return arrays if path.suffix == ".npz" else next(iter(arrays.values()))

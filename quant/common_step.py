@@ -1,4 +1,7 @@
-"""The step of data that a converter or an image format made: a number that all of them are whole multiples of."""
+"""Finds the step of input data: the largest number of which all values are integer multiples, such as 1 / 255 of an image.
+
+Calibration records it with an input's range (`quant.observe.Range.step`), so that the scale can hold such values exactly.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _ROUNDS = 64  # of finding a step and what is none of it; a step can be halved 1
 
 
 class Sink(Protocol):
-    """An interface of objects that receive a tensor's values."""
+    """Interface of objects that receive a tensor's values, one array for each sample."""
 
     def update(self, x: Array) -> None: ...
 
@@ -26,7 +29,7 @@ ObserverSink = TypeVar("ObserverSink", bound=Sink)
 
 
 class InputSink(Generic[ObserverSink]):
-    """A sink that shows an observer the values of a network's input and finds their step."""
+    """A sink that passes the values of a network's input to an observer and finds their step."""
 
     def __init__(self, observer: ObserverSink) -> None:
         self.observer = observer
@@ -38,14 +41,15 @@ class InputSink(Generic[ObserverSink]):
 
     @property
     def step(self) -> float | None:
+        """The step of all values so far; None where there is none."""
         return self._step.step
 
 
 class CommonStep:
     """A search for the largest number of which all values are integer multiples, up to float32 rounding.
 
-    Examples are 1 / 32768 of 16-bit audio and 1 / 255 of an image. The result is None where there is no step of at least 1 /
-    65536 of the largest magnitude, and for zeros alone.
+    Examples are 1 / 32768 of 16-bit audio and 1 / 255 of an image. `step` is None where there is no step of at least 1 / 65536 of
+    the largest magnitude, and for zeros alone. Values come by `update`, finite, in arrays of any shape.
     """
 
     CHUNK = 1 << 20  # values looked at together, to bound the memory that it takes
@@ -56,6 +60,7 @@ class CommonStep:
 
     @property
     def step(self) -> float | None:
+        """The step of all values so far, rounded to float32; None where there is none."""
         return None if self._none or not self._step else float(np.float32(self._step))
 
     def update(self, x: Array) -> None:
@@ -90,9 +95,9 @@ class CommonStep:
 
 
 def _common(step: float, values: Array, rounding: float) -> float:
-    """Return the largest number of which `step` (0: any) and `values` are multiples, up to `rounding`.
+    """Return the largest number of which `step` (0: any) and `values` are multiples, up to `rounding`; 0 where it is below that.
 
-    `values`: ascending, so that each value determines the step more precisely than the previous ones.
+    `values`: positive and ascending, so that each value determines the step more precisely than the previous ones.
     """
     for value in values.tolist():
         rest, step = step or value, value

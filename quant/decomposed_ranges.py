@@ -1,4 +1,8 @@
-"""A model some of whose operators were taken apart into steps, and what that changes in its calibration."""
+"""Applies the bounds of tensors between the steps of decomposed operators, during calibration and to its ranges.
+
+`toolchain.passes.decompose` writes an operator as several ONNX nodes. A rule may bound a tensor between them (`ClippedRange`), or
+let several share one range. In all functions `divided` is None where no operator was decomposed.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ EntryT = TypeVar("EntryT")
 
 
 class Decomposition(Protocol):
-    """An interface of a decomposed model.
+    """Interface of a model of which operators were decomposed.
 
     `original_model`: the model before, in which a Softmax that reads a mask can still be seen.
-    `within`: bounds of tensors between steps.
+    `within`: bounds by tensor between steps.
     """
 
     @property
@@ -30,19 +34,22 @@ class Decomposition(Protocol):
 
 
 def cut(name: str, x: np.ndarray, divided: Decomposition | None) -> np.ndarray:
-    """The values of a tensor that count, infinite ones too; NaN stays."""
+    """Return the values of a tensor clipped to its bounds, infinite ones too; NaN stays. Without bounds it is `x` itself."""
     bounds = None if divided is None else divided.within.get(name)
     return x if bounds is None else np.clip(x, bounds.low, bounds.high, dtype=x.dtype)
 
 
 def get_range_owner(name: str, divided: Decomposition | None) -> str:
-    """The name that tensors share which have one range; else their own."""
+    """Return the name under which tensors share one range; the tensor's own name where it shares none."""
     bounds = None if divided is None else divided.within.get(name)
     return name if bounds is None else bounds.as_one or name
 
 
 def clip_ranges(ranges: Mapping[str, EntryT], divided: Decomposition | None) -> dict[str, EntryT | Range]:
-    """Return the ranges within the bounds, up to what they reach; one that has nothing there stays, and scales do."""
+    """Return a copy with ranges cut to the bounds of their tensors, widened to hold `ClippedRange.reaches` where that is set.
+
+    A range that lies outside its bounds stays, and so does an entry that is no Range (a scale).
+    """
     clipped_ranges: dict[str, EntryT | Range] = dict(ranges)
     for name, bounds in divided.within.items() if divided is not None else ():
         tensor_range = clipped_ranges.get(name)

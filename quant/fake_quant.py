@@ -1,4 +1,7 @@
-"""A float model that rounds where the machine will: what the parameters alone cost, before anything is compiled."""
+"""Makes a fake-quantized copy of a float ONNX model: it rounds tensors to the machine's codes and back to float.
+
+Running it in onnxruntime shows what the scales alone cost, before anything is compiled.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,13 @@ _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish"})
 
 
 def fake_quantized(model: onnx.ModelProto, quants: Mapping[str, Quant], numerics: Numerics) -> onnx.ModelProto:
-    """A copy in which the tensors of `quants` are rounded to their codes and saturated, and weights to theirs.
+    """Return a copy in which the tensors of `quants` are rounded to their codes and saturated, and constant weights too.
 
-    Rounding is to nearest, halves to even; the sums in between stay float32. Opset 11 or newer.
+    `model`: opset 11 or newer, with weights as float initializers; it is not changed.
+    `quants`: scale and zero point by tensor, for codes of the machine's first activation type. Names outside the model are
+    ignored.
+
+    Rounding is to nearest, halves to even; the sums in between stay float32. Outputs keep their names.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -57,7 +64,10 @@ def fake_quantized(model: onnx.ModelProto, quants: Mapping[str, Quant], numerics
 
 
 def list_stored_tensors(model: onnx.ModelProto) -> list[str]:
-    """The tensors that reach memory as codes: not those that only an activation function fused to their producer reads."""
+    """Return the tensors that reach memory as codes: inputs, then outputs of nodes, in graph order.
+
+    Constants are left out, and so is a tensor that only one activation function reads, since it is fused to the producer.
+    """
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         for name in node.input:
@@ -75,6 +85,7 @@ def list_stored_tensors(model: onnx.ModelProto) -> list[str]:
 
 
 def _round_weights(node: onnx.NodeProto, weight: onnx.TensorProto, numerics: Numerics) -> None:
+    """Replace an initializer by its values rounded with a scale for each output channel."""
     w = numpy_helper.to_array(weight)
     axis = _WEIGHTED[node.op_type]
     if axis is None:
@@ -85,6 +96,7 @@ def _round_weights(node: onnx.NodeProto, weight: onnx.TensorProto, numerics: Num
 
 
 def _rounding_nodes(source: str, target: str, quant: Quant, numerics: Numerics, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return nodes that compute `target` as `source` rounded to codes of `quant`; their constants are added to `graph`."""
     first, last = numerics.activation.limits
     values = {"scale": quant.scale, "low": first - quant.zero_point, "high": last - quant.zero_point}
     names = {key: f"{target}/{key}" for key in values}

@@ -1,4 +1,7 @@
-"""One sample: a mapping or a lone array, checked and cast to exactly the types of the model's inputs."""
+"""Checks one calibration sample, or a lone array, against the model's inputs and casts it to exactly their types and shapes.
+
+Every reader of `quant.calibration_data` ends here. The two errors of data that callers tell apart are defined here.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def get_sample_count(samples: Iterable[Any]) -> int | None:
 
 
 class MissingArray(CompileError):
-    """An error of missing data.
+    """An error of calibration data: for some input there is no array.
 
     `inputs`: inputs for which the data hold nothing.
     """
@@ -34,7 +37,11 @@ class MissingArray(CompileError):
 
 
 class NotFinite(CompileError):
-    """A sample holds NaN or infinity in a tensor of the model, or makes them there. what: `NaN in 2 of 6 elements`."""
+    """An error: a sample holds NaN or infinity in a tensor of the model, or leads to them there.
+
+    `tensor`: the tensor's name.
+    `what`: a phrase such as `NaN in 2 of 6 elements`.
+    """
 
     def __init__(self, message: str, tensor: str, kind: str, wrong: np.ndarray):
         """Make the error.
@@ -47,13 +54,16 @@ class NotFinite(CompileError):
 
 
 def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str, loose: Collection[str] = ()) -> Sample:
-    """Return a sample that fits the inputs of a model.
+    """Return {input name: array} with exactly the types and shapes of the model's inputs; surplus arrays are dropped.
 
     `value`: {input name: array}, or an array where there is one input, which may be called `UNNAMED`. A batch dimension of 1 may
     be left out.
+    `inputs`: type and shape by input.
+    `where`: the sample's place, with which messages start.
     `loose`: inputs that may hold NaN and infinity.
 
-    Raise CompileError, starting with `where`: names, shapes, types, NaN or infinity.
+    Raise MissingArray for an input without an array, and CompileError for a wrong shape or type. Raise NotFinite for NaN or
+    infinity.
     """
     if not is_mapping(value):
         if len(inputs) != 1:
@@ -93,8 +103,13 @@ def count_samples(where: str | Path, name: str, shape: tuple[int, ...], t: Tenso
 
 
 def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Collection[str] = ()) -> np.ndarray:
-    """-> t.dtype[t.shape], contiguous. Floats cast to floats, integers to integers that hold them, nothing else. loose: inputs
-    that may hold NaN and infinity. Raises CompileError, NotFinite."""
+    """Return the array as t.dtype[t.shape], contiguous in C order; it may be `array` itself.
+
+    A leading dimension of 1 may be missing. Floats are cast to floats and integers to integers that hold them, nothing else.
+    `loose`: inputs that may hold NaN and infinity.
+
+    Raise CompileError for a wrong shape or type, or where a cast overflows. Raise NotFinite for NaN or infinity.
+    """
     if (1, *array.shape) == t.shape:
         array = array[None]
     if array.shape != t.shape:
@@ -111,9 +126,11 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
 
 
 def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: str, name: str) -> CompileError:
-    """Return an error that quotes the first wrong element of `array`.
+    """Return an error that quotes the first wrong element: a plain CompileError where the cast overflows, else NotFinite.
 
+    `array`, `cast`: before and after the cast.
     `wrong`: bool[...], where `cast` is not finite.
+    `thing`: the start of the message.
     """
     at = [int(i) for i in np.argwhere(wrong)[0]]
     value, way_out = array[tuple(at)], "calibration needs finite data, remove the sample"
@@ -124,6 +141,7 @@ def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: s
 
 
 def _cast(array: np.ndarray, dtype: np.dtype[Any], name: str, where: str) -> np.ndarray:
+    """Return the array in `dtype`, where both are floats, or both integers that hold it; else raise CompileError."""
     if array.dtype.kind == "f" and dtype.kind == "f":
         with np.errstate(over="ignore"):
             return array.astype(dtype)

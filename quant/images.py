@@ -1,4 +1,7 @@
-"""Calibration samples from a directory of images, prepared as the model was trained."""
+"""Reads calibration samples from a directory of images, scaled and normalised as the model was trained (`Preprocess`).
+
+`quant.calibration_data` uses it. Images are decoded by Pillow, one sample at a time.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,11 @@ _Channels = Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
 class Preprocess(BaseModel):
     """A preprocessing of images: x = (pixel - mean) / std with pixels 0..255.
 
-    `mean`, `std`: one figure for all channels or one each, in the order of `channels`.
+    `mean`, `std`: one figure for all channels or one each, in the order of `channels`; std above 0.
     `fit`: stretch to the input's size, crop the middle after scaling the short side, or pad with `pad` after scaling the long
     one.
+    `layout`: axis order of the input; None: the channel axis is the one of size 1 or 3, axis 1 before axis 3.
+    `pad`: pixel value around the image, 0..255.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,7 +59,7 @@ class Preprocess(BaseModel):
 
 
 def read_preprocess(path: Path) -> Preprocess:
-    """Raises ConfigError with every fault as `file:line: path: reason`."""
+    """Read a preprocess.yaml. Raise ConfigError with every fault as `file:line: path: reason`."""
     source = read_yaml(path, str(path))
     if is_dict(source.data):
         listed = {k: [v] if k in ("mean", "std") and isinstance(v, int | float) else v for k, v in source.data.items()}
@@ -68,7 +73,16 @@ def read_preprocess(path: Path) -> Preprocess:
 def image_samples(
     directory: Path, files: Sequence[Path], inputs: Mapping[str, TensorType], preprocess: Preprocess | None
 ) -> tuple[int, Callable[[], Iterator[Sample]]]:
-    """-> the number of samples and their start. A batch above 1 takes so many images a sample, the last filled from the first."""
+    """Return the number of samples and a function that starts a stream of them.
+
+    `files`: the images, in order. Each sample takes as many as the input's batch; the last one is filled up from the first
+    images.
+    `inputs`: the one input, of shape [n, c, h, w] or [n, h, w, c] with 1 or 3 channels.
+    `preprocess`: None: that of preprocess.yaml in the directory; without such a file only integer inputs are served, unscaled.
+
+    Raise MissingArray for several inputs, CompileError for an input that takes no image or has no preprocessing. The stream
+    raises CompileError for an image that cannot be read.
+    """
     if len(inputs) != 1:
         problem = f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz"
         raise MissingArray(problem, tuple(inputs))
@@ -88,6 +102,7 @@ def image_samples(
 
 
 def _directory_preprocess(directory: Path, t: TensorType) -> Preprocess:
+    """Return the preprocessing in the directory's file, or the identity for an integer input. Raise CompileError for a float one."""
     path = directory / PREPROCESS_FILE
     if path.is_file():
         return read_preprocess(path)
@@ -101,6 +116,7 @@ def _directory_preprocess(directory: Path, t: TensorType) -> Preprocess:
 
 
 def _layout(directory: Path, name: str, t: TensorType, options: Preprocess) -> str:
+    """Return `nchw` or `nhwc`. Raise CompileError where the input's shape is no image of 1 or 3 channels."""
     if len(t.shape) == 4:
         if options.layout:
             return options.layout
@@ -114,7 +130,10 @@ def _layout(directory: Path, name: str, t: TensorType, options: Preprocess) -> s
 
 
 def _open_image(path: Path, mode: str) -> Image.Image:
-    """The image in Pillow's mode. Formats are named: under any other, Pillow starts programs such as Ghostscript."""
+    """Return the image in Pillow's mode `L` or `RGB`. Raise CompileError: unreadable, too many pixels.
+
+    Formats are named: under any other, Pillow starts programs such as Ghostscript.
+    """
     from PIL import Image
 
     try:
@@ -135,7 +154,10 @@ def _open_image(path: Path, mode: str) -> Image.Image:
 
 
 def _in_mode(image: Image.Image, mode: str, path: Path) -> Image.Image:
-    """`image` with pixels of 8 bits, L or RGB. Raises CompileError where its pixels have no such meaning."""
+    """Return the image with pixels of 8 bits in the mode L or RGB; 16-bit pixels are scaled.
+
+    Raise CompileError for other depths and for transparent pixels.
+    """
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits of a PNG: Pillow's own conversion cuts off at 255
@@ -153,7 +175,10 @@ def _in_mode(image: Image.Image, mode: str, path: Path) -> Image.Image:
 
 
 def _read_image(path: Path, t: TensorType, layout: str, options: Preprocess) -> np.ndarray:
-    """-> t.dtype[c, h, w] or [h, w, c]."""
+    """Return t.dtype[c, h, w] or [h, w, c], by `layout`. For integer inputs values are rounded and clipped to the type.
+
+    Raise CompileError where the image or the numbers of channels do not fit.
+    """
     from PIL import Image
 
     c, h, w = (t.shape[1], t.shape[2], t.shape[3]) if layout == "nchw" else (t.shape[3], t.shape[1], t.shape[2])

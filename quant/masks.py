@@ -1,4 +1,9 @@
-"""Additive masks: what a Softmax reads is scores plus minus infinity, however the model spells it."""
+"""Finds additive masks, which add minus infinity to scores that a Softmax reads, and bounds their ranges.
+
+A masked score may be minus infinity or -1e9, which as the end of a range would leave the scores no codes. Calibration asks here
+which tensors may be masked, and records below which value a position vanishes. `bound_masks` then moves the ends of the ranges
+there (part of `quant.structural_ranges`). A Softmax stands for any operator of SCORE_CONSUMERS.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +26,19 @@ if TYPE_CHECKING:
 MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
 LOWEST = float(np.finfo(np.float32).min)  # what stands for minus infinity where ranges must be finite
 # Operators that minus infinity cannot get past: a position so low has no part in what they give.
-JUDGES = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
+SCORE_CONSUMERS = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
 _SCALES = frozenset({"Div", "Mul"})
 _TERMS = frozenset({"Add", "Sub", "Where"})
 
 
 def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors that are summed into the scores of a Softmax, LogSoftmax, Hardmax or ArgMax, the sums included.
-    Minus infinity in any of these is a mask. Sums with other consumers are left out, since a bound in place of minus infinity
-    would be wrong for them.
+
+    Minus infinity in any of these is a mask. Sums that other operators read or the model gives out are left out, since a bound in
+    place of minus infinity would be wrong for them.
     """
     graph, masked = Links(model.graph), set[str]()
-    pending = [node.input[0] for node in graph.nodes if node.op_type in JUDGES and _is_sum(graph, node.input[0])]
+    pending = [node.input[0] for node in graph.nodes if node.op_type in SCORE_CONSUMERS and _is_sum(graph, node.input[0])]
     while pending:
         name = pending.pop()
         if name in masked or _is_read_elsewhere(graph, name):
@@ -49,12 +55,12 @@ def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _terms(node: onnx.NodeProto) -> Sequence[str]:
-    """The operands of a sum or a choice."""
+    """Return the operands of a sum, or the two choices of a Where."""
     return node.input[1:] if node.op_type == "Where" else node.input
 
 
 def _factor(graph: Links, node: onnx.NodeProto) -> float | None:
-    """What a product with one positive constant multiplies its first operand by."""
+    """Return the positive constant by which a Mul or Div multiplies its first operand; None for any other node."""
     value = graph.constant(node.input[1]) if node.op_type in _SCALES else None
     if value is None or value.size != 1 or not value.item() > 0:
         return None
@@ -62,6 +68,7 @@ def _factor(graph: Links, node: onnx.NodeProto) -> float | None:
 
 
 def _is_sum(graph: Links, name: str) -> bool:
+    """Whether a tensor is a sum, a choice or a masked product, followed back through moves and scalings."""
     *_, first = _before(graph, name)
     node = graph.producer(first)
     return node is not None and (node.op_type in _TERMS or _has_mask_for_bias(graph, node))
@@ -74,9 +81,11 @@ def _has_mask_for_bias(graph: Links, node: onnx.NodeProto) -> bool:
 
 
 def _is_read_elsewhere(graph: Links, name: str) -> bool:
-    """Whether a sum is an output of the model, or read by what minus infinity can get past. A maximum of positions that
-    are not all masked it cannot."""
-    return _is_sum(graph, name) and not graph.ends_in(name, {*JUDGES, "ReduceMax"}, (*HANDED_ON, *_TERMS, *_SCALES))
+    """Whether a sum is a model output, or an operator reads it that minus infinity would get past.
+
+    A ReduceMax does not let it past, since not all positions are masked.
+    """
+    return _is_sum(graph, name) and not graph.ends_in(name, {*SCORE_CONSUMERS, "ReduceMax"}, (*HANDED_ON, *_TERMS, *_SCALES))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
@@ -90,11 +99,14 @@ def _before(graph: Links, name: str) -> Iterator[str]:
 def bound_masks(
     model: onnx.ModelProto, ranges: Mapping[str, Range], called: Callable[[str], str] = str
 ) -> tuple[dict[str, Range], list[str]]:
-    """The ranges with those of masks and masked scores ending where nothing is left of a position; a note for each Softmax that
-    reads a mask. called: what notes call a tensor.
+    """Return the ranges with those of masks and masked scores cut where nothing is left of a position, and notes.
 
-    What a Softmax reads ends at its `Masking.floor`. An operand of a sum ends where the sum would, whatever the other is.
-    Raises CompileError: a tensor goes down to minus infinity, and no row of a Softmax shows scores that are not masked.
+    A tensor that a Softmax reads ends at its `Masking.floor`. An operand of a sum ends where the sum would, whatever the other
+    is. There is a note for each Softmax whose mask was cut.
+    `ranges`: as calibrated, with `Range.masking`; not changed.
+    `called`: returns the name that notes use for a tensor.
+
+    Raise CompileError: a tensor goes down to minus infinity, and no row of a Softmax shows scores that are not masked.
     """
     graph = Links(model.graph)
     intervals = _needed_intervals(graph, ranges)
@@ -109,13 +121,14 @@ def bound_masks(
                 "mend the model, or give calibration data that does not mask everything"
             )
     return bounded_ranges, [
-        note for node in graph.nodes if node.op_type in JUDGES if (note := _note(node, ranges, bounded_ranges, called))
+        note for node in graph.nodes if node.op_type in SCORE_CONSUMERS if (note := _note(node, ranges, bounded_ranges, called))
     ]
 
 
 def _note(
     node: onnx.NodeProto, ranges: Mapping[str, Range], bounded_ranges: Mapping[str, Range], called: Callable[[str], str]
 ) -> str:
+    """Return the note of a Softmax whose input's range was cut; an empty text where it was not."""
     x = node.input[0]
     if x not in ranges or _measured_range(ranges[x]).low >= bounded_ranges[x].low - MASK_MARGIN:
         return ""
@@ -124,7 +137,7 @@ def _note(
 
 
 def _measured_range(r: Range) -> Range:
-    """A range as the data has it, whatever an observer that weighs masked values makes of it."""
+    """Return the range from the smallest to the largest value seen, masked ones too."""
     return r if r.masking is None else r.masking.ends
 
 
@@ -133,7 +146,7 @@ _ALL = (-inf, inf)
 
 
 def _needed_intervals(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _Interval]:
-    """By tensor the interval that its readers tell apart; values beyond it are as good as its ends."""
+    """Return by tensor the interval of values that its readers tell apart; values beyond it act as its ends do."""
     intervals: dict[str, _Interval] = {o.name: _ALL for o in graph.graph.output}
     for node in reversed(list(graph.nodes)):
         after = intervals.get(node.output[0], _ALL)
@@ -147,9 +160,9 @@ def _needed_intervals(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _I
 
 
 def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links, ranges: Mapping[str, Range]) -> _Interval:
-    """What one reader tells apart of its operand. after: what is told apart of the reader's output."""
+    """Return the interval that one reader tells apart of its operand `index`, given the one needed of its own output (`after`)."""
     kind, (low, high) = node.op_type, after
-    if kind in JUDGES:
+    if kind in SCORE_CONSUMERS:
         masking = ranges[node.input[0]].masking if node.input[0] in ranges else None
         return (-inf if masking is None or masking.floor is None else masking.floor), inf
     if kind in HANDED_ON or kind == "Concat" or (kind == "Where" and index):
@@ -167,6 +180,7 @@ def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links,
 
 
 def _range_of(name: str, graph: Links, ranges: Mapping[str, Range]) -> Range | None:
+    """Return the range of a tensor, or that of the values of a float constant; None where neither is known."""
     if name in ranges:
         return _measured_range(ranges[name])
     value = graph.constant(name)
@@ -177,17 +191,20 @@ def _range_of(name: str, graph: Links, ranges: Mapping[str, Range]) -> Range | N
 
 @dataclass
 class RowFloor:
-    """The value below which nothing is left of a position in any row seen: MASK_MARGIN below the least of the rows' largest.
-    A LogSoftmax gives low values as they are: there it is MASK_MARGIN below the least that is no minus infinity.
+    """A sink that finds the value below which nothing is left of a position in any row seen.
 
-    readers: the operator's type and the axis along which its rows lie, of each that reads the tensor.
+    That is MASK_MARGIN below the least of the rows' largest values. A LogSoftmax gives low values as they are, so there it is
+    MASK_MARGIN below the least value that is no minus infinity.
+
+    `readers`: (operator type, axis along which its rows lie) of each that reads the tensor.
+    `floor`: None until a row was seen that is not wholly masked.
     """
 
     readers: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     floor: float | None = None
 
     def update(self, x: np.ndarray) -> None:
-        """x: float[...], in the shape that the readers see."""
+        """Take the rows of `x`, float[...] in the shape that the readers see."""
         for reader, axis in self.readers if x.size else ():
             ends = x if reader == "LogSoftmax" else x.max(axis)
             ends = ends[ends > MASK_LOW]
@@ -197,7 +214,7 @@ class RowFloor:
 
 
 class RowSink:
-    """Shows a tensor's values to a sink and to the floor of its rows."""
+    """A sink that passes a tensor's values to another sink and to the floor of its rows."""
 
     def __init__(self, sink: Sink, rows: RowFloor) -> None:
         self._sinks = sink, rows
@@ -208,17 +225,20 @@ class RowSink:
 
 
 def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
-    """By tensor that may be masked and is read by a Softmax or its like, a floor of its rows that has seen nothing yet."""
+    """Return a fresh RowFloor for each tensor that may be masked and that a Softmax reads."""
     masks, floors = find_masked_tensors(model), dict[str, RowFloor]()
     for node in model.graph.node:
-        if node.op_type in JUDGES and node.input[0] in masks:
+        if node.op_type in SCORE_CONSUMERS and node.input[0] in masks:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0 if node.op_type == "ArgMax" else -1)
             floors.setdefault(node.input[0], RowFloor()).readers.append((node.op_type, axis))
     return floors
 
 
 class MaskAwareObserver:
-    """Another observer's range of a tensor that may be masked, beside its ends. rows: of what a Softmax or its like reads."""
+    """An observer that wraps another one for a tensor that may be masked, and records `Range.masking`.
+
+    `rows`: None where no Softmax reads the tensor.
+    """
 
     def __init__(self, observer: Observer, rows: RowFloor | None = None) -> None:
         self._observer, self._ends, self._rows = observer, MinMax(), rows
@@ -234,6 +254,10 @@ class MaskAwareObserver:
 
 
 def mask_aware_range(observed: Callable[[], Range], ends: Range, rows: RowFloor | None) -> Range:
-    """What an observer observed, or the ends where they say that the tensor masks."""
+    """Return a range with `masking`: `ends` where these show a mask, else what `observed()` returns.
+
+    `ends`: the smallest and the largest value seen; one of magnitude -MASK_LOW or more is a mask.
+    `rows`: floor of the rows; None where no Softmax reads the tensor.
+    """
     r = ends if min(ends.low, -ends.high) <= MASK_LOW else observed()
     return Range(r.low, r.high, r.tails, r.step, Masking(ends, None if rows is None else rows.floor))

@@ -1,4 +1,7 @@
-"""Samples that are near-copies of each other, as neighbouring frames are: judging on one flatters where another was seen."""
+"""Groups calibration samples that are near-copies of each other, such as neighbouring frames of a video.
+
+Whoever holds samples out to judge by keeps a group together, since judging on a near-copy of a seen sample flatters.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _MOST_SAMPLES = 2048  # whose looks are compared; of more only copies to the las
 
 
 def group_near_copies(traits: Sequence[SampleTraits]) -> list[int]:
-    """Of each sample the index of the first of its group. A group's samples are near-copies of one another in a chain."""
+    """Return for each sample the index of the first sample of its group; a sample that is like no other has its own index.
+
+    Samples are grouped through chains of near-copies. Of more than 2,048 samples only equal ones are grouped.
+    """
     first: dict[bytes, int] = {}
     groups = [first.setdefault(t.digest, i) for i, t in enumerate(traits)]
     if len(traits) > _MOST_SAMPLES:
@@ -30,7 +36,10 @@ def group_near_copies(traits: Sequence[SampleTraits]) -> list[int]:
 
 
 def _are_near(traits: Sequence[SampleTraits]) -> NDArray[np.bool_]:
-    """bool[n, n]: alike in every input whose look says something."""
+    """Return bool[n, n]: whether two samples are alike in every input whose look varies and has at least 16 cells.
+
+    All is False where no input has such a look.
+    """
     near, has_looks = np.ones((len(traits), len(traits)), np.bool_), False
     for looks in zip(*(t.looks for t in traits)):
         means, spreads = (np.stack([getattr(look, part) for look in looks]) for part in ("means", "spreads"))
@@ -47,9 +56,10 @@ def _are_near(traits: Sequence[SampleTraits]) -> NDArray[np.bool_]:
 
 
 def _squares_apart(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[n, n]: squared distances of rows."""
+    """Return float64[n, n]: squared Euclidean distances between the rows of float64[n, m]."""
     return np.maximum(_sums(np.square(rows).sum(1)) - 2 * rows @ rows.T, 0)
 
 
 def _sums(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[n, n]: the sum of each pair of entries of float64[n]."""
     return x[:, None] + x[None]

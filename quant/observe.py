@@ -1,4 +1,9 @@
-"""Observers: from a stream of arrays to the range of real values that a tensor's codes shall cover."""
+"""Observers: from the arrays that calibration shows of a tensor to the range of real values that its codes shall cover.
+
+`quant.calibrate` feeds them, and `quant.parameters` turns a `Range` into a scale and a zero point. Here are the data types of
+ranges, and the observers `MinMax` and `Percentile`. `Histogram` is the bounded-memory histogram of percentiles and of
+`quant.parameters.least_error_range`.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +25,10 @@ RARE, _RARE_SHARE = _TAIL, 4  # samples whose values no range is to clip where n
 
 @dataclass(frozen=True)
 class Tails:
-    """A record of how certain the ends of a calibrated range are.
+    """An estimate of how far values that were not seen may lie beyond the ends of a measured range.
 
     `values`: number of values in all samples together.
-    `below`, `above`: mean distance of values beyond an end, 0 where there are none.
+    `below`, `above`: mean distance of values beyond the low and the high end, in the tensor's unit; 0 where there are none.
     """
 
     values: int
@@ -33,8 +38,11 @@ class Tails:
 
 @dataclass(frozen=True)
 class Masking:
-    """What was seen of a tensor that may hold masked scores. ends: its least and largest value; floor: the value below which a
-    position counts for nothing with the Softmax that reads the tensor, None where none reads it."""
+    """What was seen of a tensor that may hold scores plus an additive mask of a Softmax.
+
+    `ends`: its smallest and its largest value, masked ones too.
+    `floor`: value below which a position counts for nothing with the Softmax that reads the tensor; None where none reads it.
+    """
 
     ends: Range
     floor: float | None
@@ -42,9 +50,12 @@ class Masking:
 
 @dataclass(frozen=True)
 class Range:
-    """low <= real values <= high, both finite. tails: where it was measured and values that were not seen may lie beyond; None
-    where it is as somebody says, or as it must be. step: what all of the values are whole multiples of, where there is one.
-    masking: of a tensor that may hold masked scores, until its range ends where nothing is left of them."""
+    """A range of real values, low <= value <= high; CompileError where an end is not finite. Equality compares the ends alone.
+
+    `tails`: of a measured range, how far unseen values may lie beyond; None where the range was set or follows from the operator.
+    `step`: number of which all values are integer multiples; None where none is known.
+    `masking`: of a tensor that may be masked, until `quant.masks.bound_masks` has moved the ends; else None.
+    """
 
     low: float
     high: float
@@ -62,7 +73,8 @@ class Range:
         return cls(float(x.min()), float(x.max())) if x.size else cls(0.0, 0.0)
 
     def union(self, other: Range) -> Range:
-        """Return the union of both ranges, each end with the tail of the range that it comes from."""
+        """Return the union of both ranges, each end with the tail of the range that it comes from; `step` and `masking` are
+        dropped."""
         low, high = min(self.low, other.low), max(self.high, other.high)
         tailed = [(r, r.tails) for r in (self, other) if r.tails is not None]
         if not tailed:
@@ -72,7 +84,10 @@ class Range:
         return Range(low, high, Tails(min(t.values for _, t in tailed), below, above))
 
     def within(self, low: float, high: float) -> Range:
-        """Return the part of the range within the bounds, where there is one; nothing lies beyond an end that is cut."""
+        """Return the part of the range between the bounds; a range outside them becomes the nearest bound.
+
+        An end that is cut gets a tail of 0, since nothing lies beyond. `step` and `masking` are dropped.
+        """
         clipped = Range(min(max(self.low, low), high), max(min(self.high, high), low))
         if self.tails is None:
             return clipped
@@ -80,7 +95,7 @@ class Range:
         return replace(clipped, tails=Tails(self.tails.values, below, above))
 
     def with_zero(self) -> Range:
-        """The smallest range that holds this one and 0: padding and zero points need an exact zero."""
+        """Return the smallest range that holds this one and 0, for padding and zero points; tails, step and masking are dropped."""
         return Range(min(self.low, 0.0), max(self.high, 0.0))
 
     @property
@@ -89,7 +104,7 @@ class Range:
 
 
 class Observer(Protocol):
-    """`update` takes float arrays of any shape, all finite; `range` may be asked at any time after the first."""
+    """Interface of observers. `update` takes float arrays of any shape, all finite; `range` may be called any time after."""
 
     def update(self, x: Array) -> None: ...
 
@@ -97,7 +112,10 @@ class Observer(Protocol):
 
 
 class MinMax:
-    """The smallest and largest value seen, and the tails beyond them as the outermost ends of single samples tell."""
+    """An observer: the smallest and the largest value seen, [0, 0] before any, with tails estimated from the ends of samples.
+
+    Each `update` that is not empty counts as one sample. The nine outermost ends on either side are kept.
+    """
 
     def __init__(self) -> None:
         self._values = self._samples = 0
@@ -111,9 +129,10 @@ class MinMax:
             self._highs = sorted((*self._highs, float(x.max())), reverse=True)[: _TAIL + 1]
 
     def with_rare_ends(self, r: Range) -> Range:
-        """`r` with the extreme and its tail in the place of an end that RARE samples or fewer reach beyond, of few a quarter.
+        """Return `r` with the extreme and its tail in the place of an end beyond which only few samples reach.
 
-        What clips these alone may serve all others, and be wrong for every sample of their kind.
+        Few are at most RARE samples, and at most a quarter of all. What clips these alone may serve all others, and be wrong for
+        every sample of their kind. An end that more samples pass keeps its place, with a tail of 0.
         """
         rare = min(RARE, self._samples // _RARE_SHARE)
         measured = self.range()
@@ -138,12 +157,10 @@ class MinMax:
 
 
 def _mean_excess(ends: Sequence[float]) -> float:
-    """Return the mean excess of a tail.
+    """Return the mean distance of the outermost samples beyond the innermost one: Hill's estimate, of values and not logarithms.
 
-    With exponential tails it is the same over any threshold. The mean excess of the outermost samples over the next is its best
-    estimate (Hill's, of values in place of their logarithms).
-
-    `ends`: samples, outermost first.
+    With exponential tails this is the mean excess over any threshold. It has three significant digits.
+    `ends`: of samples, outermost first.
     """
     *outer, threshold = ends
     excess = abs(sum(outer) / len(outer) - threshold) if outer else 0.0
@@ -153,8 +170,9 @@ def _mean_excess(ends: Sequence[float]) -> float:
 class Histogram:
     """A histogram of float32 values in bins of 1/128 octave, both signs, over the 24 octaves below the largest magnitude.
 
-    A bin is the upper half of a float32's bits, so nothing is rescaled and an outlier costs no resolution. The counts do
-    not depend on the order or the grouping of the updates. Smaller magnitudes count in the lowest bin. It always takes 49 KB.
+    A bin is the upper half of a float32's bits, so nothing is rescaled and an outlier costs no resolution. The counts do not
+    depend on the order or the grouping of the updates. Smaller magnitudes count in the lowest bin. It always takes 49 KB.
+    `update` takes finite values of any shape.
     """
 
     BINS = 24 * 128
@@ -193,14 +211,16 @@ class Histogram:
 
     @property
     def extremes(self) -> Range:
+        """The range from the smallest to the largest value, with its tails."""
         return self._extremes.range()
 
     def with_rare_ends(self, r: Range) -> Range:
-        """As of `MinMax`."""
+        """Return `r` widened where few samples reach beyond it, as `MinMax.with_rare_ends` does."""
         return self._extremes.with_rare_ends(r)
 
     def bins(self) -> tuple[Array, Array, Array]:
-        """-> float64 lower and upper edges, int64 counts of the occupied bins, in ascending order, within the extremes."""
+        """Return lower edges, upper edges (float64[n]) and counts (int64[n]) of the occupied bins, ascending, within the
+        extremes."""
         positive, negative = self._counts
         codes = np.arange(self._top - self.BINS + 1, self._top + 2).clip(0)
         edges = _upper_half_to_float(codes)
@@ -221,7 +241,7 @@ def _upper_half_to_float(codes: Array) -> Array:
 
 
 class Percentile:
-    """`percentile_range` of all that is seen."""
+    """An observer: `percentile_range` of all that is seen. CompileError unless 50 < percent <= 100."""
 
     def __init__(self, percent: float = COMMON_PERCENT) -> None:
         if not 50 < percent <= 100:
@@ -238,9 +258,10 @@ class Percentile:
 
 def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> Range:
     """Return the values below and above which (100 - percent) % of all values lie, interpolated within a bin of 1/128 octave.
-    Where that is less than one value, ends lie as far beyond as the tails say, no end by more than the span.
 
-    Ends that touch 0 stay: a tensor without negatives keeps its low end.
+    Where that is less than one value, each end lies beyond the extreme by what its tail predicts, at most by the span. Otherwise
+    an end next to 0 does not move: without negative
+    values the low end is the smallest value, and without positive ones the high end is the largest.
     """
     extremes = histogram.extremes
     low, high, counts = histogram.bins()
@@ -259,7 +280,7 @@ def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> R
 
 
 def _quantile(outer: Array, inner: Array, counts: Array, tail: float) -> float:
-    """The value `tail` counts in from the outer edge of the first bin."""
+    """Return the value up to which `tail` counts lie, counted from the outer edge of the first bin and interpolated in a bin."""
     passed = np.cumsum(counts)
     i = min(int(np.searchsorted(passed, tail, side="right")), len(counts) - 1)
     share = (tail - (passed[i] - counts[i])) / counts[i]

@@ -1,4 +1,8 @@
-"""Who makes what in a float model, for what its structure says about ranges."""
+"""Links of a float ONNX graph: producers and readers of tensors, and walks along paths that leave values unchanged.
+
+Analyses of ranges use it, such as `quant.structural_ranges` and `quant.masks`. HANDED_ON are operators that pass the values of
+their first input on, whatever they do to the shape. SHAPE_OPS has Concat besides.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ HANDED_ON = SHAPE_OPS - {"Concat"}  # a Concat holds others too
 
 
 class Links:
-    """The nodes of a graph by what they make and read."""
+    """An index of a graph's nodes by the tensors that they make and read; built on first use, for a graph that does not change."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
@@ -46,8 +50,10 @@ class Links:
         return frozenset(o.name for o in self.graph.output)
 
     def ends_in(self, name: str, ends: Collection[str], through: Collection[str]) -> bool:
-        """Return whether all paths from `name` through operators of `through` end in operators of `ends` and never in an
-        output."""
+        """Return whether all paths from `name` through operators of `through` end in operators of `ends`, none in an output.
+
+        It is True for a tensor that nothing reads and that is no output.
+        """
         pending, visited = [name], set[str]()
         while pending:
             name = pending.pop()
@@ -63,7 +69,7 @@ class Links:
         return {i.name: i for i in self.graph.initializer}
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """The value of an initializer."""
+        """Return the value of an initializer; None for any other tensor, also for the output of a Constant node."""
         initializer = self._initializers.get(name)
         if initializer is None:
             return None
@@ -72,10 +78,15 @@ class Links:
         return numpy_helper.to_array(initializer)
 
     def producer(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that makes a tensor; None for inputs and initializers."""
         return self._producers.get(name)
 
     def find_reached_outputs(self, name: str, constants: frozenset[str]) -> tuple[str, ...]:
-        """Return the outputs of the model that `name` reaches unchanged, or scaled and moved by constants only."""
+        """Return the outputs of the model that `name` reaches through operators of SHAPE_OPS and LINEAR_OPS.
+
+        Other operands of the latter may be `constants` (names) or scores, which are outputs of a Sigmoid or Softmax. The order is
+        the model's.
+        """
         reached = {name}
         # the score of a box is often the product of two
         factors = {n.output[0] for n in self.graph.node if n.op_type in ("Sigmoid", "Softmax")} | constants
@@ -87,7 +98,7 @@ class Links:
         return tuple(o.name for o in self.graph.output if o.name in reached)
 
     def find_unchanged(self, name: str) -> set[str]:
-        """`name` and what it becomes through operators that hand values on; a Concat ends the walk."""
+        """Return `name` and the tensors that it becomes through operators of HANDED_ON; a Concat ends the walk."""
         same = {name}
         for node in self.graph.node:
             if node.input and node.input[0] in same and node.op_type in HANDED_ON:

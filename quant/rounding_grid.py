@@ -1,4 +1,4 @@
-"""The grids of real values that codes stand for, and the error of rounding a distribution to one."""
+"""Computes the squared error of rounding a histogram of real values to a grid of codes, for the search for a best scale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rounding_error(low: Array, high: Array, counts: Array, step: Array, first: A
     `counts`: [bins].
     `step`, `first`, `last`: float64[candidates], first <= last integers.
 
-    The result is exact, by integration.
+    Values beyond the grid saturate to its ends. The result is exact, by integration.
     """
     low, high, counts = low[None, :], high[None, :], counts[None, :]
     step, first, last = (np.asarray(v, np.float64)[:, None] for v in (step, first, last))
@@ -30,6 +30,6 @@ def rounding_error(low: Array, high: Array, counts: Array, step: Array, first: A
 
 
 def _primitive(x: Array, step: Array, first: Array, last: Array) -> Array:
-    """Integral from 0 to x of (t - nearest(t))**2 dt: cells of width `step`, the outer two without end."""
+    """Return the integral from 0 to x of (t - nearest(t))**2 dt; values beyond the grid round to its ends."""
     n = np.clip(np.rint(x / step), first, last)
     return n * step**3 / 12 + (x - n * step) ** 3 / 3

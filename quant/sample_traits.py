@@ -1,4 +1,7 @@
-"""What of a sample says where it belongs when samples are dealt: its magnitude, its content, and what it looks like."""
+"""Describes a calibration sample in a few numbers: its magnitude, what it looks like, and a hash of its content.
+
+Samples are dealt into held-out sets by these traits. `quant.near_copies` finds near-copies by their looks.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ _PICTURE = 4  # dimensions
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """An input in few numbers: mean and standard deviation of each of its cells, float64[m]. is_picture: it has axes enough for
-    what is beside each other to be alike."""
+    """A coarse image of one input: the input's elements, in their order, are cut into m cells of equal length, at most CELLS.
+
+    `means`, `spreads`: mean and standard deviation of each cell, float64[m].
+    `is_picture`: the input has four dimensions or more, so that neighbouring values are alike.
+    """
 
     means: NDArray[np.float64]
     spreads: NDArray[np.float64]
@@ -27,7 +33,12 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class SampleTraits:
-    """By input: the largest magnitude, the root mean square and the look. digest: of all bytes."""
+    """Traits of a sample; `peaks`, `sizes` and `looks` have one entry for each input, by sorted input name.
+
+    `peaks`: largest magnitude.
+    `sizes`: root mean square.
+    `digest`: a hash of the bytes of all inputs.
+    """
 
     peaks: tuple[float, ...]
     sizes: tuple[float, ...]
@@ -36,7 +47,7 @@ class SampleTraits:
 
 
 def describe_sample(sample: Sample) -> SampleTraits:
-    """Numbers that are not finite count as 0, but for the digest."""
+    """Return the traits of a sample. NaN and infinity count as 0, but for the digest."""
     digest, peaks, sizes, looks = blake2b(digest_size=16), list[float](), list[float](), list[Look]()
     for name in sorted(sample):
         digest.update(sample[name].tobytes())
@@ -48,7 +59,7 @@ def describe_sample(sample: Sample) -> SampleTraits:
 
 
 def _look(x: NDArray[np.float64], is_picture: bool) -> Look:
-    """x: of one input, in its order."""
+    """Return the look of one input, whose elements are `x`, in row-major order."""
     ends = np.linspace(0, x.size, min(CELLS, x.size) + 1).astype(int)
     counts = np.diff(ends)
     means, squares = (np.add.reduceat(v, ends[:-1]) / counts if x.size else np.zeros(0) for v in (x, x * x))
@@ -56,14 +67,20 @@ def _look(x: NDArray[np.float64], is_picture: bool) -> Look:
 
 
 def order_by_magnitude(traits: Sequence[SampleTraits]) -> list[int]:
-    """Indices of samples, the largest first: by the mean over the inputs of the largest magnitude, each relative to the largest
-    of all samples, then so by root mean squares, then by content. The order of the samples changes nothing."""
+    """Return the indices of the samples, the largest first. The order of the samples does not matter.
+
+    The key is the sum over the inputs of the largest magnitude, each relative to the largest of all samples. Ties are broken so
+    by root mean squares, then by digest.
+    """
     peaks, sizes = _relative([t.peaks for t in traits]), _relative([t.sizes for t in traits])
     return sorted(range(len(traits)), key=lambda i: (-peaks[i], -sizes[i], traits[i].digest))
 
 
 def _relative(figures: Sequence[tuple[float, ...]]) -> list[float]:
-    """figures: of each sample, by input. Of each sample the mean over the inputs, each relative to its largest."""
+    """Return for each sample the sum of its figures, each divided by the largest of all samples.
+
+    `figures`: of each sample, by input, none negative.
+    """
     table = np.array(figures, np.float64).reshape(len(figures), -1)
     largest = table.max(0, initial=0)
     return (table / np.where(largest > 0, largest, 1)).sum(1).tolist()

@@ -1,4 +1,8 @@
-"""Adjust ranges by the model's structure where data cannot show them: unseen scores, masks, joined tensors."""
+"""Adjusts calibrated ranges by what the model's structure says and data cannot show: masks, unseen scores, joined tensors.
+
+It stands between `quant.calibrate` and the choice of scales. It also reports operands of a Concat that the common scale leaves
+with too few codes.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,11 @@ _NAMED = 4  # with a line of their own
 
 @dataclass(frozen=True)
 class AdjustedRanges:
-    """A set of adjusted ranges.
+    """Adjusted ranges and what the user should know of them.
 
-    `notes`: sentences for the user: masks, a Sigmoid's input that was opened, and each tensor in `unseen`. Other changes leave
-    none.
-    `unseen`: names, as users know them, of tensors of which the data showed no range.
+    `notes`: sentences on masks, on the input of a Sigmoid whose range was widened, and on each tensor in `unseen`. Other changes
+    leave none.
+    `unseen`: names, as users know them, of tensors that were zero throughout, so that the data showed no range.
     """
 
     ranges: dict[str, Range]
@@ -40,7 +44,12 @@ class AdjustedRanges:
 
 @dataclass(frozen=True)
 class SharedScalePart:
-    """An operand of a Concat on the common scale: how many of the machine's codes its own range spans there."""
+    """An operand of a Concat that shares the scale of the result, and how many codes its own range spans there.
+
+    `concat`: name of the node.
+    `range`, `joined`: of the operand and of the result.
+    `steps`, `steps_alone`: codes that the operand's range spans at the common scale, and would at a scale of its own.
+    """
 
     concat: str
     operand: str
@@ -51,6 +60,7 @@ class SharedScalePart:
 
     @property
     def poor(self) -> bool:
+        """Whether the operand has fewer than FEW_STEPS codes and would have as many alone."""
         return self.steps < FEW_STEPS <= self.steps_alone
 
     def __str__(self) -> str:
@@ -71,30 +81,33 @@ def adjust_ranges(
 ) -> AdjustedRanges:
     """Return the ranges as the model's structure demands them; tensors without a range are passed over.
 
+    `model`: the float model, as calibrated.
     `divided`: decomposition of a model with steps in the place of operators; the original shows which tensors are masks and
-    scores.
+    scores. None where no operator was decomposed.
     `called`: function that gives a tensor's name in notes.
-    `always_zero`: returns those of some tensors that are zero for any input, of which no better data would show a range.
+    `always_zero`: returns those of some tensors that are zero for any input; they are not reported as unseen.
 
-    Masks: where a Softmax reads scores plus a mask, both end where a masked position surely vanishes (quant.masks).
-    Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1]. The Sigmoid's input reaches
+    Masks: where a Softmax reads scores plus a mask, both end where a masked position surely vanishes (quant.masks). Scores: where
+    a Sigmoid or Softmax reaches an output of the model, its range holds [0, 1]. A Sigmoid's input that is mostly negative reaches
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
     Truth: what is cast from a comparison reaches 0 and 1.
     Zeros: a tensor that was zero throughout shows no scale. It takes the range of its first operand that was not; an input of the
     model takes [-1, 1].
     Between steps: nothing beyond the bounds of `divided`.
+
+    Raise CompileError where a mask cannot be told from its scores.
     """
     original = model if divided is None else divided.original_model
     graph = Links(original.graph)
     adjusted, notes = bound_masks(original, ranges, called)
-    _open_scores(graph, adjusted, notes, called)
+    _widen_scores(graph, adjusted, notes, called)
     for node in graph.nodes:
         if node.op_type == "Concat" and node.output[0] in adjusted:
             for operand in node.input:
                 if operand in adjusted:
                     adjusted[node.output[0]] = adjusted[node.output[0]].union(adjusted[operand])
-    _open_truths(graph, adjusted)
+    _widen_truths(graph, adjusted)
     silent = _fill_zero_ranges(Links(model.graph), adjusted, called)
     still = always_zero(list(silent)) if silent else ()
     unseen = [name for name in silent if name not in still]
@@ -104,7 +117,7 @@ def adjust_ranges(
 
 
 def find_shared_scale_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[SharedScalePart]:
-    """Every operand of every Concat that has ranges, in graph order."""
+    """Return every operand of every Concat, where both have ranges, in graph order, for codes of the machine's first type."""
     first, last = numerics.activation.limits
     shared_parts: list[SharedScalePart] = []
     for node in model.graph.node:
@@ -125,18 +138,23 @@ def find_shared_scale_parts(model: onnx.ModelProto, ranges: Mapping[str, Range],
     return shared_parts
 
 
-def poor_warnings(parts: Sequence[SharedScalePart]) -> list[str]:
-    """Return a line for each operand that the joined range leaves too few codes, worst first, and how many more there are."""
+def format_poor_parts(parts: Sequence[SharedScalePart]) -> list[str]:
+    """Return a line for each of the worst operands that the common scale leaves too few codes, and one that counts the others.
+
+    The worst come first; the list is empty where none is poor.
+    """
     ranked = sorted((p for p in parts if p.poor), key=lambda p: p.steps)
     lines, more = [str(p) for p in ranked[:_NAMED]], len(ranked) - _NAMED
     return [*lines, f"{format_count(more, 'more operand')} of Concats with fewer than {FEW_STEPS} codes"] if more > 0 else lines
 
 
 def _constants(graph: onnx.GraphProto) -> frozenset[str]:
+    """Return the names of initializers and outputs of Constant nodes."""
     return frozenset(i.name for i in graph.initializer) | {n.output[0] for n in graph.node if n.op_type == "Constant"}
 
 
-def _open_scores(graph: Links, ranges: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
+def _widen_scores(graph: Links, ranges: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
+    """Widen in `ranges` those of scores that reach an output to [0, 1] and those of logits to SCORE_LOGIT; append to `notes`."""
     constants = _constants(graph.graph)
     for node in graph.nodes:
         if node.op_type not in ("Sigmoid", "Softmax") or not graph.find_reached_outputs(node.output[0], constants):
@@ -154,8 +172,8 @@ def _open_scores(graph: Links, ranges: dict[str, Range], notes: list[str], calle
             )
 
 
-def _open_truths(graph: Links, ranges: dict[str, Range]) -> None:
-    """Widen the ranges of tensors made from true and false to hold 0 and 1, even if the data was never true."""
+def _widen_truths(graph: Links, ranges: dict[str, Range]) -> None:
+    """Widen in `ranges` those of tensors cast from true and false to hold 0 and 1, even if the data was never true."""
     for node in graph.nodes:
         made_of = graph.producer(node.input[0]) if node.op_type == "Cast" else None
         if made_of is not None and made_of.op_type in _TRUTHS and node.output[0] in ranges:
@@ -163,7 +181,7 @@ def _open_truths(graph: Links, ranges: dict[str, Range]) -> None:
 
 
 def _fill_zero_ranges(graph: Links, ranges: dict[str, Range], called: Callable[[str], str]) -> dict[str, str]:
-    """Give tensors that were always zero the range of their operands, and return a note for each of them."""
+    """Give tensors in `ranges` that were always zero the range of an operand, and return a note for each of them by name."""
     silent: dict[str, str] = {}
     nonzero_ranges = {name: r for name, r in ranges.items() if max(-r.low, r.high) > SILENT}
     for name in [i.name for i in graph.graph.input if i.name in ranges and i.name not in nonzero_ranges]:

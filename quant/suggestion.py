@@ -1,4 +1,4 @@
-"""The name a user may have meant."""
+"""Suggests the name that a user may have meant, for the end of an error message."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """'; did you mean "banks"?', or nothing where no name is near."""
+    """Return '; did you mean "banks"?' with the choice nearest to `word`, or an empty text where none is near."""
     near = difflib.get_close_matches(word, list(choices), n=1)
     return f'; did you mean "{near[0]}"?' if near else ""

@@ -33,7 +33,7 @@ from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.parameters import with_room
-from quant.structural_ranges import SharedScalePart, adjust_ranges, find_shared_scale_parts, poor_warnings
+from quant.structural_ranges import SharedScalePart, adjust_ranges, find_shared_scale_parts, format_poor_parts
 from toolchain.cli.application import (
     load_plugin_option,
     report_errors,
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"note: {note}")
     for warning in model.warnings:
         print(f"warning: {warning}")
-    for line in poor_warnings(parts):
+    for line in format_poor_parts(parts):
         print(f"warning: {line}")
     print(
         f"{options.output}: {len(parameters.tensors)} tensors from {parameters.samples} samples, observer {parameters.observer}, "

@@ -7,7 +7,7 @@ from edge_numerics import EDGE
 from models import model, node
 
 from quant.observe import Masking, Range
-from quant.structural_ranges import adjust_ranges, find_shared_scale_parts, poor_warnings
+from quant.structural_ranges import adjust_ranges, find_shared_scale_parts, format_poor_parts
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -90,10 +90,11 @@ def test_of_many_poor_parts_the_worst_have_a_line() -> None:
     names = [f"p{i}" for i in range(6)]
     proto = model([node("Concat", " ".join(["boxes", *names]), "y", axis=0)], {n: [4] for n in ["boxes", *names]}, ["y"])
     ranges = {"boxes": Range(0, 640), "y": Range(0, 640), **{n: Range(0, 40 - 5 * i) for i, n in enumerate(names)}}
-    warnings = poor_warnings(find_shared_scale_parts(proto, ranges, EDGE))
+    warnings = format_poor_parts(find_shared_scale_parts(proto, ranges, EDGE))
     assert [line.split()[1] for line in warnings[:4]] == ["p5", "p4", "p3", "p2"]
     assert warnings[4:] == ["2 more operands of Concats with fewer than 32 codes"]
-    assert len(poor_warnings(find_shared_scale_parts(proto, {n: r for n, r in ranges.items() if n not in names[:2]}, EDGE))) == 4
+    others = {n: r for n, r in ranges.items() if n not in names[:2]}
+    assert len(format_poor_parts(find_shared_scale_parts(proto, others, EDGE))) == 4
 
 
 def test_a_tensor_of_zeros_takes_the_range_of_its_source() -> None:

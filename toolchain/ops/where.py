@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from quant.masks import JUDGES
+from quant.masks import SCORE_CONSUMERS
 from quant.observe import Range
 from quant.producer_links import HANDED_ON
 from toolchain.hw.chip import Chip
@@ -113,7 +113,7 @@ def _where(scope: SelectionContext) -> None:
     values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
     far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)
     if far is not None and not (far < 0 and _is_masked_only(scope.node.outputs[0], scope.graph)):
-        judges = ", ".join(sorted(JUDGES))
+        judges = ", ".join(sorted(SCORE_CONSUMERS))
         return scope.refuse(f"{far:g} for what is not chosen, read by others than {judges}: one scale does not hold both")
     read, layout = operands(scope, scope.node.inputs)
     return scope.emit(Where(), read, layout)
@@ -129,7 +129,7 @@ def _is_masked_only(name: str, graph: Graph) -> bool:
         visited.add(name)
         for node in consumers.get(name, ()):
             kind = node.op.op_type if isinstance(node.op, OnnxOp) else ""
-            if kind in JUDGES or kind == "ReduceMax" or (kind == "Sub" and _less_largest(node, name, producers)):
+            if kind in SCORE_CONSUMERS or kind == "ReduceMax" or (kind == "Sub" and _less_largest(node, name, producers)):
                 continue
             if kind not in (*HANDED_ON, "Add", "Sub", "Where"):
                 return False
