@@ -1,6 +1,7 @@
-"""Arrays in files: what an .npz or .npy says of itself, and its bytes, read no further than a bound.
+"""Reads arrays from .npz and .npy files that may be damaged or hostile: headers first, then elements up to a bound.
 
-Sizes are known from the headers before anything is unpacked, and are held against the bytes that the file has.
+Sizes are known from the headers before anything is unpacked, and are checked against the bytes that the file has. Calibration
+data (`quant.calibration_data`) and the codes beside a parameters file are read by it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ _DEFLATE_RATIO = 1032  # by which DEFLATE makes a stream smaller at most: two bi
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of a file, not yet read. held_bytes: so many of its elements the file can hold at most."""
+    """One array of a file, of which only the header was read.
+
+    `name`: its name in the .npz; the file's stem for an .npy.
+    `fortran`: elements lie in column-major order.
+    `held_bytes`: upper bound of the bytes of elements that the file can hold.
+    """
 
     path: Path
     name: str
@@ -39,14 +45,15 @@ class StoredArray:
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of its elements, by the header."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def blank(self) -> np.ndarray:
-        """An array of this shape and type that takes no memory: zeros."""
+        """Return zeros of this shape and type that take no memory: a read-only broadcast."""
         return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
     def require_complete(self) -> None:
-        """Raises CompileError where the header claims more bytes than the file can hold, or elements that have none."""
+        """Raise CompileError where the header claims more bytes than the file can hold, or elements of 0 bytes."""
         if not self.dtype.itemsize:
             raise CompileError(f"{self.path}: array {self.name!r} is {self.dtype.name} of 0 bytes; save numbers")
         missing = self.size_bytes - self.held_bytes
@@ -55,7 +62,10 @@ class StoredArray:
 
     @contextmanager
     def stream(self) -> Generator[Callable[[int], bytes]]:
-        """-> a function that gives so many of the next bytes of the elements. Raises CompileError: damaged, cut short."""
+        """Open the elements as a context; the value is a function take(n) that returns their next n bytes.
+
+        Raise CompileError: damaged, cut short.
+        """
         self.require_complete()
         with _refusing(self.path), self._open() as file:
 
@@ -69,7 +79,10 @@ class StoredArray:
             yield take
 
     def read(self, limit_bytes: int = ARRAY_BYTES) -> np.ndarray:
-        """All of it. Raises CompileError: damaged, cut short, of more bytes than the limit."""
+        """Return the whole array, read-only.
+
+        Raise CompileError: damaged, cut short, or more bytes than the limit.
+        """
         if self.size_bytes > limit_bytes:
             raise CompileError(
                 f"{self.path}: array {self.name!r} of shape {list(self.shape)} has {format_count(self.size_bytes, 'byte')}; "
@@ -83,9 +96,10 @@ class StoredArray:
 def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
     """Return the headers of the arrays in a file, by name.
 
-    `lone`: an .npy will do as well; its array has the name of the file.
+    `lone`: an .npy will do as well; its array has the name of the file. Without it an .npy is refused.
 
-    Raise CompileError where a header cannot be read.
+    Raise CompileError where a header cannot be read, or the file holds too many arrays or Python objects. A file that is absent
+    raises FileNotFoundError.
     """
     with _refusing(path), path.open("rb") as file:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
@@ -107,14 +121,18 @@ def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArra
 
 
 def _bound_unpacked_bytes(path: Path, member: zipfile.ZipInfo) -> int:
-    """The most that a member unpacks to: what the directory says, or less where so few packed bytes cannot hold that much."""
+    """Return the most bytes that a member can unpack to: what the directory says, or less where its packed bytes cannot hold
+    that."""
     packed_bytes = min(member.compress_size, path.stat().st_size)
     return min(member.file_size, packed_bytes * (1 if member.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO))
 
 
 @contextmanager
 def _refusing(path: Path) -> Generator[None]:
-    """Whatever a file makes numpy, zipfile and the decompressors raise, which have no base in common, is a CompileError."""
+    """A context in which whatever a file makes numpy, zipfile and the decompressors raise becomes a CompileError.
+
+    FileNotFoundError, IsADirectoryError, PermissionError and MemoryError pass.
+    """
     try:
         yield
     except (CompileError, FileNotFoundError, IsADirectoryError, PermissionError, MemoryError):
@@ -126,6 +144,7 @@ def _refusing(path: Path) -> Generator[None]:
 
 
 def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
+    """Return a function that opens a member of the archive anew."""
     return lambda: zipfile.ZipFile(path).open(member)
 
 

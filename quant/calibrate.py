@@ -120,7 +120,8 @@ def calibrate(
 
 
 def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, InputSink[SinkT]]:
-    """Return step sinks for inputs whose sink observes no other tensor. A state shares its sink with an output, so it has none."""
+    """Return step sinks for inputs whose sink observes no other tensor. A state shares its sink with an output, so it has
+    none."""
     constants, times = {i.name for i in model.graph.initializer}, Counter(map(id, sinks.values()))
     inputs = [i.name for i in model.graph.input if i.name not in constants]
     return {n: InputSink(sinks[n]) for n in inputs if n in sinks and times[id(sinks[n])] == 1}
@@ -133,7 +134,7 @@ def _with_step(r: Range, sink: InputSink[Any] | None) -> Range:
 
 @dataclass(frozen=True)
 class ObservedRanges:
-    """What one pass over the data showed of each tensor, from which `ranges` makes the range of any observer.
+    """The result of one pass over the data, from which `ranges` makes the range of each tensor by any observer.
 
     `histograms`: by tensor, in the order asked for; tensors that share a range share one.
     `steps`: by input of the model.

@@ -175,7 +175,8 @@ def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.nda
 
 
 def _open_arrays(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
-    """Return the samples of an .npz or .npy. Raise CompileError where arrays are missing or numbers of samples differ or are 0."""
+    """Return the samples of an .npz or .npy. Raise CompileError where arrays are missing or numbers of samples differ or are
+    0."""
     arrays = read_array_headers(path)
     if len(inputs) == 1 and (path.suffix == ".npy" or arrays.keys() == {UNNAMED}):
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}

@@ -1,7 +1,7 @@
-"""Read and write AIMET's encodings file: scales and offsets of activations as JSON, versions 0.6.1 and 1.0.0.
+"""Reads and writes AIMET's encodings file: scales and offsets of activations as JSON, versions 0.6.1 and 1.0.0.
 
 The file says: real = scale (q + offset) for q from 0 to 2^bitwidth - 1. `Quant` says: scale (code - zero_point), codes of the
-machine's type.
+machine's type. It is an alternative to the parameters file (`quant.file`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ VERSIONS = ("0.6.1", "1.0.0")
 
 
 def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics, types: Types = _NONE) -> str:
-    """Version 0.6.1, the weights left to whoever reads it. types: of tensors that are not of the machine's first."""
+    """Return the file's text in version 0.6.1, without encodings of weights, which the reader chooses.
+
+    `tensors`: a range, whose scale is chosen for the machine, or a scale and zero point, by tensor.
+    `types`: types of tensors whose codes are not of the machine's first type.
+    """
     encodings = {}
     for name, entry in tensors.items():
         tensor_numerics = numerics.of(types.get(name, numerics.activation))
@@ -51,9 +55,11 @@ def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics, t
 
 
 def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Range | Quant], dict[str, CodeType]]:
-    """Return an entry for each tensor, and types of codes as wide as the file's where those are not the machine's first.
+    """Return an entry for each tensor, and the code types of tensors whose width is not that of the machine's first type.
 
-    An entry is the scale where the machine has it, else the range that it covers. Encodings of weights are passed over.
+    An entry is a Quant where the machine can use the file's scale, else the range that it covers. Encodings of weights are
+    ignored. Types that the machine lacks are left out.
+    `numerics`: of the machine; None: every entry is a range, and there are no types.
 
     Raise ConfigError with every fault.
     """
@@ -84,7 +90,10 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
 
 
 def _entries(section: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-    """One encoding a tensor, in the keys of version 1.0.0."""
+    """Return the one encoding of each tensor, by name, and the faults of entries that have another form.
+
+    `section`: a mapping (0.6.1) or a list (1.0.0). Raise ConfigError where it is neither.
+    """
     if is_list(section):
         named: list[tuple[Any, Any]] = [(e.get("name", i) if is_dict(e) else i, [e]) for i, e in enumerate(section)]
     elif is_dict(section):
@@ -103,7 +112,10 @@ def _entries(section: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], li
 
 
 def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> tuple[Range | Quant, CodeType | None]:
-    """The type of codes as wide, None where the machine has none."""
+    """Return the range or the Quant of an encoding, and the machine's code type of that width, None where it has none.
+
+    Raise ValueError, KeyError or TypeError for an entry that is no integer encoding.
+    """
     if str(entry.get("dtype", "int")).lower() != "int":
         raise ValueError(f"dtype {entry['dtype']!r} is no integer")
     bits = int(entry["bw"] if "bw" in entry else entry["bitwidth"])
@@ -119,7 +131,7 @@ def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> tuple[Range |
 
 
 def _number(value: Any) -> float:
-    """Version 1.0.0 has lists of one."""
+    """Return a float from a number, or from a list of one number as version 1.0.0 has it."""
     if is_list(value):
         (value,) = value
     return float(value)

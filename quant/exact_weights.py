@@ -1,8 +1,9 @@
-"""Turn int8 weights into uint8, 128 higher with their zero points, where onnxruntime multiplies uint8 codes with them.
+"""Turns int8 weights of a quantized ONNX model into uint8 (+128, zero points too), where onnxruntime would saturate sums.
 
-Its kernel for uint8 and int8 adds pairs of products in 16 bits, saturated, on x86 processors without VNNI. The results are off
-by a fifth of a layer at most. The kernel for uint8 and uint8 is exact everywhere. Its own rewriting
-(session.x64quantprecision) does the same to int8 codes too, for which it then has no kernel (1.32).
+Its kernel for uint8 and int8 adds pairs of products in 16 bits, saturated, on x86 processors without VNNI. The results are off by
+a fifth of a layer at most. The kernel for uint8 and uint8 is exact everywhere. Its own rewriting (session.x64quantprecision) does
+the same to int8 codes too, for which it then has no kernel (1.32). Sessions that compute reference values (`quant.float_session`)
+apply this on such processors.
 """
 
 from __future__ import annotations
@@ -44,20 +45,24 @@ _MARKS = tuple(name.encode() for name in ("QLinear", "QGemm", "Integer", _DYNAMI
 
 @cache
 def saturates() -> bool:
-    """Return whether this processor's kernel for uint8 and int8 saturates."""
+    """Return whether this processor's kernel for uint8 and int8 saturates; it is tried once and remembered."""
     return not is_exact(MatMulInteger(True))
 
 
 def may_saturate(model: bytes) -> bool:
-    """Return whether a serialized model can have such products at all."""
+    """Return whether a serialized model may hold products of uint8 codes with int8 weights; False is certain."""
     return any(mark in model for mark in _MARKS)
 
 
 def with_exact_weights(model: onnx.ModelProto, folder: str = "", weights: Mapping[str, Array] = NO_WEIGHTS) -> onnx.ModelProto:
-    """A copy. folder: of its external data; weights: of initializers whose values are not in it. What is raised of these is in
-    the copy. Weights that are no initializers stay as they are.
+    """Return a copy in which int8 weights that are multiplied with uint8 codes are uint8; it computes the same numbers.
 
-    Raises CompileError: more of them lie outside than a model can hold.
+    `folder`: directory of the model's external data; empty: it has none that may be read.
+    `weights`: values by name of initializers that are not in the model.
+
+    Weights that are no initializers, or whose zero point is computed, stay as they are. The new weights lie in the copy itself.
+
+    Raise CompileError where they are more bytes than a model can hold.
     """
     exact_model = onnx.ModelProto()
     exact_model.CopyFrom(model)
@@ -74,11 +79,11 @@ def with_exact_weights(model: onnx.ModelProto, folder: str = "", weights: Mappin
 
 @dataclass
 class _Graph:
-    """A view of a graph that finds and rewrites products with int8 weights.
+    """A graph with indices that find products of uint8 codes with int8 weights, and rewrite these in place.
 
-    `constants`: constants whose values can be read.
-    `kinds`: element types of tensors of codes.
-    `reads`: number of inputs that a tensor feeds.
+    `constants`: initializers whose values can be read, by name.
+    `kinds`: ONNX element type of tensors of codes, where it is known.
+    `reads`: number of node inputs that a tensor feeds.
     `folder`, `weights`: places of values that are not in the model.
     `new_initializers`: initializers to add.
     `raised`: initializers that these replace.
@@ -96,6 +101,7 @@ class _Graph:
 
     @classmethod
     def of(cls, graph: onnx.GraphProto, folder: str, weights: Mapping[str, Array]) -> _Graph:
+        """Return the indices of a graph, in which outputs of quantizers that are uint8 are known."""
         inside = (t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL or folder or t.name in weights)
         readable = {t.name: t for t in inside}
         kinds = {i.name: i.type.tensor_type.elem_type for i in graph.input} | {t.name: t.data_type for t in graph.initializer}
@@ -106,8 +112,9 @@ class _Graph:
         return model_graph
 
     def products(self) -> Iterator[tuple[onnx.NodeProto, int, int]]:
-        """Yield each product of uint8 codes with int8 weights: the node that reads the weights, and the places of them and of
-        their zero point.
+        """Yield each product of uint8 codes with int8 weights: the node that reads the weights, and two input indices.
+
+        The indices are those of the weights and of their zero point in that node.
         """
         for node in self.proto.node:
             if node.op_type == _DYNAMIC:
@@ -129,7 +136,10 @@ class _Graph:
                 yield weight_read
 
     def first(self, node: onnx.NodeProto, index: int) -> tuple[str, onnx.NodeProto, int]:
-        """The constant that an input is, or is moved from for this node alone; the node that reads that, and at which place."""
+        """Return the tensor that an input is moved from by Reshapes and Transposes for this node alone, with its reader.
+
+        The result is (tensor, reader, index of the reader's input).
+        """
         name = node.input[index]
         before = self.producers.get(name)
         while before is not None and before.op_type in ("Reshape", "Transpose") and self.reads[name] == 1:
@@ -138,12 +148,13 @@ class _Graph:
         return name, node, index
 
     def kind(self, name: str) -> int:
+        """Return the ONNX element type of a tensor, followed back through moves; UNDEFINED where it is not known."""
         while name not in self.kinds and name in self.producers and self.producers[name].op_type in _MOVES:
             name = self.producers[name].input[0]
         return self.kinds.get(name, TensorProto.UNDEFINED)
 
     def find_code_kind(self, name: str) -> int:
-        """The type of the codes that a real tensor was a moment before."""
+        """Return the element type of the codes that a real tensor was dequantized from; UNDEFINED where it was not."""
         node = self.producers.get(name)
         while node is not None and node.op_type in _MOVES:
             node = self.producers.get(node.input[0])
@@ -152,7 +163,10 @@ class _Graph:
         return self.kind(_input(node, 2) or node.input[0])
 
     def raise_weights(self, node: onnx.NodeProto, weights: int, point: int) -> None:
-        """Gives the node such weights. A zero point that is computed cannot be raised, and keeps them as they are."""
+        """Give the node uint8 weights and zero point; it stays as it is where its zero point is computed.
+
+        `weights`, `point`: indices of its inputs.
+        """
         (name, reader, place), zero = self.first(node, weights), _input(node, point)
         if zero and zero not in self.constants:
             return
@@ -170,6 +184,10 @@ class _Graph:
         return self.weights[name] if name in self.weights else numpy_helper.to_array(self.constants[name], self.folder)
 
     def _add_unsigned(self, name: str, value: Array) -> str:
+        """Return the name of a new initializer with the values + 128 as uint8, shared by all readers of `name`.
+
+        Raise CompileError where the new initializers outgrow a model.
+        """
         raised = f"{name}/uint8"
         while raised in self.kinds or raised in self.producers:
             raised += "_"
@@ -184,7 +202,7 @@ class _Graph:
 
 
 def _list_unsigned_outputs(node: onnx.NodeProto, graph: _Graph) -> Iterator[str]:
-    """Outputs that are codes of uint8."""
+    """Yield the outputs of a quantizer that are uint8 codes."""
     if node.op_type == "DynamicQuantizeLinear":
         yield from (node.output[0], node.output[2])
     elif node.op_type == "QuantizeLinear":
@@ -194,4 +212,5 @@ def _list_unsigned_outputs(node: onnx.NodeProto, graph: _Graph) -> Iterator[str]
 
 
 def _input(node: onnx.NodeProto, index: int) -> str:
+    """Return the name of an input; an empty text where the node has no such input."""
     return node.input[index] if index < len(node.input) else ""

@@ -1,5 +1,7 @@
-"""Measure how far computed values are from their reference, per tensor and per part, so that a good total cannot hide a bad
-part."""
+"""Measures how far computed values are from their reference: SQNR, cosine, largest error and bias of a tensor or its parts.
+
+A figure for each part of a concatenation keeps a good total from hiding a bad part. Reports and tests use it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ POOR_COSINE = 0.99
 class Fidelity:
     """A comparison of one tensor with its reference.
 
-    `sqnr_db`: +inf where nothing differs.
-    `largest_error`: in the reference's unit.
-    `poor`: a reader should be warned.
+    `sqnr_db`: signal-to-quantization-noise ratio, +inf where nothing differs.
+    `largest_error`: largest magnitude of an error, in the reference's unit.
+    `bias`: mean error, computed less reference.
     """
 
     name: str
@@ -33,10 +35,11 @@ class Fidelity:
 
     @property
     def poor(self) -> bool:
+        """True where a reader should be warned: below 10 dB, or a cosine below 0.99."""
         return self.sqnr_db < POOR_SQNR_DB or self.cosine < POOR_COSINE
 
     def as_json(self) -> dict[str, Any]:
-        """JSON has no infinity: an exact part gives null."""
+        """Return name, SQNR, cosine and whether it is exact. JSON has no infinity, so an SQNR of +-inf is None."""
         return {
             "name": self.name,
             "sqnr_db": self.sqnr_db if math.isfinite(self.sqnr_db) else None,
@@ -46,7 +49,7 @@ class Fidelity:
 
 
 class ErrorSums:
-    """A collection of sums over all values of one tensor, so that no value must be stored.
+    """Sums over all values of one tensor, from which its error figures follow, so that no value must be stored.
 
     A value that is infinite or NaN in both counts as equal. A value that is so in only one of the two is an infinite error.
     """
@@ -58,7 +61,7 @@ class ErrorSums:
         self._signal = self._got = self._product = self._noise = self._bias = 0.0
 
     def update(self, reference: Array, got: Array) -> None:
-        """Raises ValueError where the shapes differ."""
+        """Add arrays of one shape, any real type. Raise ValueError where the shapes differ."""
         if np.shape(reference) != np.shape(got):
             raise ValueError(f"reference {list(np.shape(reference))} and result {list(np.shape(got))} differ in shape")
         flat, other = np.ravel(reference), np.ravel(got)
@@ -102,29 +105,38 @@ class ErrorSums:
 
     @property
     def sqnr_db(self) -> float:
-        """10 log10(sum(reference**2) / sum((got - reference)**2)): inf where equal, -inf where only the reference is all zero."""
+        """The ratio 10 log10(sum(reference**2) / sum((got - reference)**2)).
+
+        It is inf where both are equal, and -inf where the reference alone is all zero or the error infinite.
+        """
         return decibels(self._signal, self._noise)
 
     @property
     def cosine(self) -> float:
-        """1 where both are all zero, 0 where one is, or where one alone is infinite or NaN."""
+        """The cosine of the angle between both, in [-1, 1].
+
+        It is 1 where both are all zero, 0 where one is, or where one alone is infinite or NaN.
+        """
         if self._signal == 0 or self._got == 0 or not math.isfinite(self._noise):
             return 1.0 if self._noise == 0 else 0.0
         return min(max(self._product / math.sqrt(self._signal) / math.sqrt(self._got), -1.0), 1.0)
 
     def fidelity(self, name: str) -> Fidelity:
+        """Return the figures of these sums under a name."""
         bias = self._bias / self._count if self._count else 0.0
         return Fidelity(name, self.sqnr_db, self.cosine, self._largest, bias)
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two energies in dB: inf where there is no noise, -inf where there is only noise."""
+    """Return the ratio of two energies in dB: inf without noise (without signal too), -inf where there is only noise or it is
+    infinite."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf
 
 
 def compare_arrays(reference: Array, got: Array) -> ErrorSums:
+    """Return the error sums of two arrays of one shape; ValueError where the shapes differ."""
     sums = ErrorSums()
     sums.update(reference, got)
     return sums
@@ -143,7 +155,10 @@ def fidelity(name: str, reference: Array, got: Array) -> Fidelity:
 
 
 def part_fidelities(reference: Array, got: Array, axis: int, sizes: Mapping[str, int]) -> list[Fidelity]:
-    """One figure for each part of a concatenation: `sizes` are the parts' extents along `axis`, in order."""
+    """Return one figure for each part of a concatenation, in order.
+
+    `sizes`: by part, its extent along `axis`, in order. Raise ValueError where they do not add up to the axis.
+    """
     ends = np.cumsum(list(sizes.values()))
     if ends.size == 0 or ends[-1] != reference.shape[axis]:
         raise ValueError(f"parts of {list(sizes.values())} do not make the {reference.shape[axis]} of axis {axis}")
@@ -152,7 +167,7 @@ def part_fidelities(reference: Array, got: Array, axis: int, sizes: Mapping[str,
 
 
 def warnings(figures: Sequence[Fidelity]) -> list[str]:
-    """A sentence for each poor part, worst first."""
+    """Return a sentence for each poor figure, the lowest SQNR first."""
     poor = sorted((f for f in figures if f.poor), key=lambda f: (f.sqnr_db, f.name))
     return [
         f"{f.name}: SQNR {f.sqnr_db:.1f} dB, cosine {f.cosine:.4f} (poor below {POOR_SQNR_DB:.0f} dB or {POOR_COSINE})"

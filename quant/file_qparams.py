@@ -1,4 +1,8 @@
-"""Convert the qparams of a quantized model for a machine: scales of activations, and codes of weights."""
+"""Converts the qparams of a quantized ONNX file for a machine: which of its scales, zero points and codes can stay as they are.
+
+What the file says of constants is `FileWeights` (`toolchain.ir.file_quantization`). Where a machine cannot keep codes, the
+functions return None or a reason, and the caller requantizes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _INTEGER_TOLERANCE_STEPS = 2.0**-16  # steps from a whole number: scales that we
 
 
 def find_code_type(file_quant: FileQuant, numerics: Numerics) -> CodeType | None:
-    """The type of activations, of that width, in which a machine holds tensors at this scale and zero point; None: in none."""
+    """Return the machine's activation type of the file's width that takes this scale and zero point; None where there is none."""
     if numerics.scale.kind == "pow2" and math.frexp(file_quant.scale)[0] != 0.5:
         return None
     fitting = (t for t in numerics.types if t.bits == file_quant.bits)
@@ -30,8 +34,11 @@ def find_code_type(file_quant: FileQuant, numerics: Numerics) -> CodeType | None
 
 
 def get_file_codes(value: Array, how: FileWeights | None, numerics: Numerics) -> tuple[Array, Quant] | None:
-    """Return the file's own codes, scale and zero point of a constant activation.
-    Return None where it has none, the machine cannot keep them, or the constant has changed.
+    """Return the file's own codes (whole float64 in the shape of `value`) of a constant activation, and its qparams.
+
+    Return None where the file has none, the machine cannot keep them, or the constant has changed.
+    `value`: the constant as real numbers.
+    `how`: how the file holds it; None: in float.
     """
     code_type = None if how is None or how.quant is None else find_code_type(how.quant, numerics)
     if how is None or how.quant is None or code_type is None:
@@ -52,6 +59,7 @@ def get_file_codes(value: Array, how: FileWeights | None, numerics: Numerics) ->
 def narrowest_weight(how: FileWeights, numerics: Numerics, *, groups: bool) -> CodeType:
     """Return the type of fewest bits that holds a file's codes, or the machine's first type where none does.
 
+    It is the first type too where the file has groups and the layer cannot.
     `groups`: the layer can have its weights in groups.
     """
     if len(numerics.weight_types) == 1 or (how.groups is not None and not groups):
@@ -61,17 +69,19 @@ def narrowest_weight(how: FileWeights, numerics: Numerics, *, groups: bool) -> C
 
 
 def _holds(how: FileWeights, numerics: Numerics) -> bool:
+    """Return whether the machine's weights hold the file's codes, with their groups."""
     return holds_codes(how, numerics.weight) if how.groups is None else fitting_codes(how.groups, numerics) is not None
 
 
 def holds_codes(how: FileWeights, codes: CodeType) -> bool:
-    """Return whether a type holds a file's codes of weights without groups, less their zero points."""
+    """Return whether a type holds a file's codes of weights, from which their zero points are subtracted. Groups do not count."""
     return codes.low <= how.least.min() and how.largest.max() <= codes.high
 
 
 def explain_requantization(how: FileWeights, numerics: Numerics, scales: Array) -> str | None:
     """Return why a machine cannot keep a file's codes of weights and requantizes them, or None where it keeps them.
 
+    The reason is a noun phrase with the machine's key, such as `one scale for all channels (numerics.weights_per_channel)`.
     `scales`: current scales of the codes (`get_current_scales`).
     """
     if how.groups is not None:
@@ -85,9 +95,13 @@ def explain_requantization(how: FileWeights, numerics: Numerics, scales: Array) 
 
 
 def get_file_weights(w: Array, axis: int, how: FileWeights, numerics: Numerics, name: str) -> WeightQuant | None:
-    """The file's own codes and scales of the weights `w`, which may have been arranged anew or scaled for each channel since.
+    """Return the file's own codes and scales of the weights `w`; None where the machine has no such scales, groups or codes.
 
-    None where the machine has no such scales or groups, or no type that holds the codes, so that it takes its own.
+    `w`: real weights, which may have been rearranged, or scaled for each channel, since the file was read.
+    `axis`: of the output channels.
+    `name`: of the layer, for the error.
+
+    Raise InternalError where the weights are no whole multiples of their scales.
     """
     if how.groups is not None:
         return _quantize_in_groups(w, how.groups, numerics)
@@ -107,7 +121,11 @@ def get_file_weights(w: Array, axis: int, how: FileWeights, numerics: Numerics, 
 
 
 def _quantize_in_groups(w: Array, groups: FileWeightGroups, numerics: Numerics) -> WeightQuant | None:
-    """Quantize weights in the file's own groups, where these still lie along the reduction: those of a kernel of one element."""
+    """Return the weights in the file's own groups; None where these no longer lie along the reduction, or the weights have
+    changed.
+
+    Kernels of one element keep them; a channel may have been scaled.
+    """
     rows, file_rows = np.asarray(w, np.float64).reshape(len(w), -1), groups.real()
     if rows.shape != file_rows.shape or rows.shape[1] != w.shape[-1]:
         return None
@@ -121,7 +139,9 @@ def _quantize_in_groups(w: Array, groups: FileWeightGroups, numerics: Numerics) 
 
 def get_current_scales(w: Array, axis: int, how: FileWeights) -> Array:
     """Return the scales of the weights `w` as float64[channels].
+
     A channel that was multiplied by a number has a scale that takes its largest code to its peak; the others have the file's.
+    Where the number of channels has changed, the file's scales come back as they are.
     """
     rows = _rows(w, axis)
     if len(how.scales) not in (1, len(rows)):
@@ -135,12 +155,12 @@ def get_current_scales(w: Array, axis: int, how: FileWeights) -> Array:
 
 
 def _rows(w: Array, axis: int) -> Array:
-    """float64[channels, rest]"""
+    """Return float64[channels, rest]."""
     return np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
 
 
 def _are_integer_codes(rows: Array, scales: Array) -> Array:
-    """bool[n]: whether each row is whole multiples of its scale."""
+    """Return bool[channels]: whether each row is whole multiples of its scale."""
     steps = rows / scales[:, None]
     near = np.abs(steps - np.rint(steps)) <= _INTEGER_TOLERANCE_STEPS * np.maximum(1, np.abs(steps))
     return np.asarray(near.all(1))

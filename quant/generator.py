@@ -1,4 +1,7 @@
-"""Calibration samples from a generator function in a user's Python file."""
+"""Yields calibration samples from a generator function, or a calibration data reader, in a user's Python file.
+
+`quant.calibration_data` uses it for data of the form `file.py:FUNCTION`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,14 @@ _END = object()
 def generator_samples(
     path: Path, function: str, inputs: Mapping[str, TensorType], loose: Collection[str] = ()
 ) -> Iterator[Sample]:
-    """Yield the samples of FUNCTION in the file, called without arguments.
-    FUNCTION may also be a class, made without arguments, or an object with `get_next` (onnxruntime's CalibrationDataReader).
-    Raise CompileError for whatever the user's code raises.
+    """Yield the samples of FUNCTION in the file, checked against `inputs`. The file runs when the first sample is asked for.
 
-    `loose`: as in `open_data`.
+    FUNCTION is called without arguments and yields {input name: array}, or arrays where there is one input. It may also be a
+    class, constructed without arguments, or an object with `get_next` (onnxruntime's CalibrationDataReader).
+    `inputs`: type and shape by input of the model.
+    `loose`: inputs that may hold NaN and infinity.
+
+    Raise CompileError for whatever the user's code raises, for samples that do not fit (`fit_sample`), and for none at all.
     """
     where = f"{path}:{function}"
     produce = load_function(path, function)
@@ -43,6 +49,7 @@ def generator_samples(
 
 
 def _iterator(produce: Any) -> Iterator[Any]:
+    """Return an iterator over what `produce`, or its result where it is callable, yields."""
     samples: Any = produce() if callable(produce) else produce
     return _read_all(samples) if hasattr(samples, "get_next") else iter(samples)
 

@@ -102,7 +102,8 @@ def image_samples(
 
 
 def _directory_preprocess(directory: Path, t: TensorType) -> Preprocess:
-    """Return the preprocessing in the directory's file, or the identity for an integer input. Raise CompileError for a float one."""
+    """Return the preprocessing in the directory's file, or the identity for an integer input. Raise CompileError for a float
+    one."""
     path = directory / PREPROCESS_FILE
     if path.is_file():
         return read_preprocess(path)

@@ -34,8 +34,8 @@ _TERMS = frozenset({"Add", "Sub", "Where"})
 def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors that are summed into the scores of a Softmax, LogSoftmax, Hardmax or ArgMax, the sums included.
 
-    Minus infinity in any of these is a mask. Sums that other operators read or the model gives out are left out, since a bound in
-    place of minus infinity would be wrong for them.
+    Minus infinity in any of these is a mask. A sum that the model gives out or other operators read is left out. There a bound in
+    place of minus infinity would be wrong.
     """
     graph, masked = Links(model.graph), set[str]()
     pending = [node.input[0] for node in graph.nodes if node.op_type in SCORE_CONSUMERS and _is_sum(graph, node.input[0])]
@@ -68,20 +68,20 @@ def _factor(graph: Links, node: onnx.NodeProto) -> float | None:
 
 
 def _is_sum(graph: Links, name: str) -> bool:
-    """Whether a tensor is a sum, a choice or a masked product, followed back through moves and scalings."""
+    """Return whether a tensor is a sum, a choice or a masked product, followed back through moves and scalings."""
     *_, first = _before(graph, name)
     node = graph.producer(first)
     return node is not None and (node.op_type in _TERMS or _has_mask_for_bias(graph, node))
 
 
 def _has_mask_for_bias(graph: Links, node: onnx.NodeProto) -> bool:
-    """Whether some outputs of a matrix product or convolution get a bias that alone may mask them."""
+    """Return whether some outputs of a matrix product or convolution get a bias that alone may mask them."""
     bias = graph.constant(node.input[2]) if node.op_type in ("Conv", "Gemm") and len(node.input) > 2 else None
     return bias is not None and bool(bias.size) and float(bias.min()) <= float(bias.max()) - MASK_MARGIN
 
 
 def _is_read_elsewhere(graph: Links, name: str) -> bool:
-    """Whether a sum is a model output, or an operator reads it that minus infinity would get past.
+    """Return whether a sum is a model output, or an operator reads it that minus infinity would get past.
 
     A ReduceMax does not let it past, since not all positions are masked.
     """
@@ -160,7 +160,8 @@ def _needed_intervals(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _I
 
 
 def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links, ranges: Mapping[str, Range]) -> _Interval:
-    """Return the interval that one reader tells apart of its operand `index`, given the one needed of its own output (`after`)."""
+    """Return the interval that one reader tells apart of its operand `index`, given the one needed of its own output
+    (`after`)."""
     kind, (low, high) = node.op_type, after
     if kind in SCORE_CONSUMERS:
         masking = ranges[node.input[0]].masking if node.input[0] in ranges else None

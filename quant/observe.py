@@ -38,7 +38,7 @@ class Tails:
 
 @dataclass(frozen=True)
 class Masking:
-    """What was seen of a tensor that may hold scores plus an additive mask of a Softmax.
+    """A record of a tensor that may hold scores plus an additive mask of a Softmax.
 
     `ends`: its smallest and its largest value, masked ones too.
     `floor`: value below which a position counts for nothing with the Softmax that reads the tensor; None where none reads it.
@@ -95,7 +95,8 @@ class Range:
         return replace(clipped, tails=Tails(self.tails.values, below, above))
 
     def with_zero(self) -> Range:
-        """Return the smallest range that holds this one and 0, for padding and zero points; tails, step and masking are dropped."""
+        """Return the smallest range that holds this one and 0, for padding and zero points; tails, step and masking are
+        dropped."""
         return Range(min(self.low, 0.0), max(self.high, 0.0))
 
     @property
@@ -260,8 +261,8 @@ def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> R
     """Return the values below and above which (100 - percent) % of all values lie, interpolated within a bin of 1/128 octave.
 
     Where that is less than one value, each end lies beyond the extreme by what its tail predicts, at most by the span. Otherwise
-    an end next to 0 does not move: without negative
-    values the low end is the smallest value, and without positive ones the high end is the largest.
+    no end crosses 0: without negative values the low end is the smallest value, without positive ones the high end is the
+    largest. A histogram without values gives [0, 0].
     """
     extremes = histogram.extremes
     low, high, counts = histogram.bins()

@@ -1,4 +1,7 @@
-"""Gather signal and noise by index of each axis of a tensor, and find its parts of unlike size by their power."""
+"""Gathers energies of signal and error for each index of each axis of a tensor, and finds parts of unlike or poor SQNR.
+
+A tensor whose channels differ much in size may hide a lost channel behind a good total. Reports name such parts, as `y[:, 0:2]`.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,17 @@ LONGEST_AXIS, _CHUNK, _SHOWN = 4096, 1 << 16, 4  # indices of an axis, elements 
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """A part of a tensor: indices of one axis whose values are of one size.
+    """A part of a tensor: some indices of one axis, with the SQNR of their values.
 
-    `rms`: root mean square of float's values.
-    `size_ratio`: times the largest part's rms is larger.
-    `peak`: largest value of float's.
+    `rank`: number of dimensions of the tensor.
+    `rms`: root mean square of the reference's values.
+    `size_ratio`: rms of the part that it is compared with, the largest, over its own.
+    `peak`: largest value of the reference (signed).
     `sqnr_db`: SQNR over all samples.
-    `varying_db`: the same where each index's mean is no signal; None where that is not known, or nothing varies.
-    `worst_db`: the least of an index, of what varies where that is known; of which index: `worst`.
-    `values`: of each index, over all samples.
-    `is_all`: it has all indices of the axis.
+    `varying_db`: the same where the mean of each index is no signal; None where the means are not known, or nothing varies.
+    `worst_db`, `worst`: least SQNR of a single index, and that index; set by `list_weak_slices` alone.
+    `values`: number of values of each index; set by `list_weak_slices` alone.
+    `is_all`: it has all indices of the axis; set by `list_weak_slices` alone.
     """
 
     axis: int
@@ -48,7 +52,7 @@ class TensorSlice:
     is_all: bool = False
 
     def label(self, name: str) -> str:
-        """Return the part as Python writes it: y[:, 0:2], y[:, :, [3, 5]]."""
+        """Return the part as Python writes it: `y[:, 0:2]`, `y[:, :, [3, 5]]`; of many runs the first four."""
         runs = [_format_run(first, last) for first, last in _list_runs(self.indices)]
         more = [f"... {len(self.indices)} in all"] if len(runs) > _SHOWN else []
         where = runs[0] if len(runs) == 1 else f"[{', '.join((*runs[:_SHOWN], *more))}]"
@@ -56,6 +60,7 @@ class TensorSlice:
 
 
 def _list_runs(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (first, last) of each run of consecutive indices."""
     runs: list[tuple[int, int]] = []
     for i in indices:
         runs = [*runs[:-1], (runs[-1][0], i)] if runs and runs[-1][1] == i - 1 else [*runs, (i, i)]
@@ -68,7 +73,7 @@ def _format_run(first: int, last: int) -> str:
 
 @dataclass
 class _AxisSums:
-    """Sums by index of one axis: float64[n] each. total: of the values; peak: the largest."""
+    """Sums by index of one axis, float64[n] each: energy of the reference, of the error, sum and largest of the reference."""
 
     signal: Array
     noise: Array
@@ -87,7 +92,10 @@ class _AxisSums:
 
 
 class PartSums:
-    """A collection of sums by index of each axis of one tensor. The batch, the first of several axes, has none."""
+    """Sums over samples by index of each axis of one tensor, from which SQNR of parts follows.
+
+    The first axis, the batch, has none, unless it is the only one. Axes of one index or of more than 4,096 have none either.
+    """
 
     def __init__(self) -> None:
         self._axes: dict[int, _AxisSums] = {}
@@ -95,7 +103,10 @@ class PartSums:
         self.updates = 0
 
     def update(self, reference: Array, got: Array) -> None:
-        """Add a sample: arrays of one shape."""
+        """Add a sample: arrays of one shape, which is the same for all samples but for the batch.
+
+        A value that is not finite in both has no error; in one of both it is an infinite error.
+        """
         shape = np.shape(reference)
         self.updates += 1
         self._count += np.size(reference)
@@ -119,19 +130,20 @@ class PartSums:
 
     @property
     def peak(self) -> float:
-        """Return the largest value of the reference, -inf without one."""
+        """The largest value of the reference, signed; -inf without one."""
         return max((float(s.peak.max()) for s in self._axes.values()), default=-math.inf)
 
     def sqnr_db(self, part: TensorSlice) -> float:
-        """Return the SQNR of a part of this tensor."""
+        """Return the SQNR in dB of a part that came from this tensor's axes."""
         chosen, sums = list(part.indices), self._axes[part.axis]
         return decibels(float(sums.signal[chosen].sum()), float(sums.noise[chosen].sum()))
 
     def slices(self, means: PartSums | None = None) -> list[TensorSlice]:
-        """Return the parts of unlike size along the axis on which sizes differ most, the largest first; none where all are of
-        one size.
+        """Return the parts of unlike size along the axis on which sizes differ most, the largest first.
 
-        `means`: sums of samples whose means are no signal; None: nothing is known of them.
+        Sizes are unlike where the rms differs by a factor of SAME_SIZE, or of SAME_SIZE_OF_FEW where indices have few values. The
+        list is empty where no axis has such. Indices that are zero throughout are in no part.
+        `means`: sums of the same tensor whose means count as no signal in `varying_db`; None: that is None.
         """
         splits = list[tuple[float, int, list[list[int]]]]()
         for axis, sums in self._axes.items():
@@ -145,9 +157,10 @@ class PartSums:
         return [self._slice(-axis, group, groups[0], means) for group in groups]
 
     def list_weak_slices(self, level_db: float, means: PartSums | None = None) -> list[TensorSlice]:
-        """Return the indices below a level of each axis that has such, the axis with the worst index first.
+        """Return for each axis with indices below `level_db` a part of just these, the axis with the worst index first.
 
-        `means`: as of `slices`. An index takes as many values as there.
+        `means`: as in `slices`; the level of an index is then of what varies about its mean. Axes whose indices have too few
+        values for a judgement are left out.
         """
         weak_slices = list[TensorSlice]()
         for axis, sums in self._axes.items():
@@ -163,7 +176,11 @@ class PartSums:
         return sorted(weak_slices, key=lambda part: part.worst_db)
 
     def list_noise_ratios(self) -> Array:
-        """Return noise over signal of each index of short axes, and of all values where there are no such axes."""
+        """Return noise over signal (float64[n]) of each index of axes of up to 64; where there are none, that of the whole
+        tensor.
+
+        Indices without signal are left out.
+        """
         sums = [s for s in self._axes.values() if len(s.signal) <= SHORT_AXIS]
         pairs = [(s.signal, s.noise) for s in sums]
         pairs += [] if sums else [(s.signal.sum(keepdims=True), s.noise.sum(keepdims=True)) for s in [*self._axes.values()][:1]]
@@ -181,6 +198,7 @@ class PartSums:
         return np.where(judged, 10 * np.log10(np.maximum(ratio, 1e-30)), np.inf)
 
     def _slice(self, axis: int, indices: list[int], largest: list[int], means: PartSums | None) -> TensorSlice:
+        """Return the part of these indices, compared in size with the indices `largest`."""
         sums, each = self._axes[axis], self._count / len(self._axes[axis].signal)
         rms, most = (math.sqrt(sums.signal[i].mean() / each) for i in (indices, largest))
         noise = float(sums.noise[indices].sum())
@@ -197,8 +215,10 @@ class PartSums:
         )
 
     def varying_db(self, means: PartSums) -> float | None:
-        """Return the SQNR where the mean of each channel is no signal, None where nothing varies. Channels are the second or the
-        last axis, whichever has the larger means."""
+        """Return the SQNR in dB where the mean of each channel in `means` is no signal; None where nothing varies.
+
+        Channels are the second or the last axis, whichever has the larger means.
+        """
         axes = sorted({1, self._rank - 1} & self._axes.keys() & means._axes.keys())
         energies = {axis: self._varying(axis, means, list(range(len(self._axes[axis].signal)))) for axis in axes}
         varying = [(energy, axis) for axis, energy in energies.items() if energy is not None]
@@ -222,6 +242,7 @@ class PartSums:
 
 
 def _sum_by_axis(reference: Array, got: Array) -> dict[int, _AxisSums]:
+    """Return the sums of one sample by axis, for all axes but the batch that have 2 to 4,096 indices."""
     shape = reference.shape
     x, y = reference.reshape(-1, shape[-1]), got.reshape(-1, shape[-1])
     rows = [np.empty(len(x)) for _ in range(4)]
@@ -245,7 +266,7 @@ def _sum_by_axis(reference: Array, got: Array) -> dict[int, _AxisSums]:
 
 
 def _finite_errors(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return values and errors; a value that is not finite in both has none, in one of both an infinite one."""
+    """Return values and errors; a value that is not finite in both has an error of 0, in one of both an infinite one."""
     finite = np.isfinite(x) & np.isfinite(y)
     if finite.all():
         return x, y - x

@@ -1,4 +1,7 @@
-"""A float network cut into pieces that run one behind the other, so that few of its tensors are in memory at once."""
+"""Cuts a float ONNX network into models that run one after the other, so that few of its tensors are in memory at once.
+
+`quant.calibrate` uses it where the observed tensors outgrow its memory. `quant.float_session` runs the pieces.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,26 @@ UNKNOWN_BYTES = 16 << 20  # what a tensor without a static shape is taken for
 
 @dataclass(frozen=True)
 class PiecewiseModel:
-    """A float network in pieces whose nodes make at most `held_bytes` each, one node at least. Every tensor has its type in
-    the model, or is float32."""
+    """A float network in pieces, for `quant.float_session.FloatSession`.
+
+    The nodes of a piece make at most `held_bytes` together, or it is a single node. A tensor between pieces has its type in the
+    model, and float32 where the model has none for it.
+    """
 
     proto: onnx.ModelProto
     held_bytes: int
 
     @property
     def inputs(self) -> Sequence[str]:
+        """The inputs that are no constants, in the model's order."""
         constants = {i.name for i in self.proto.graph.initializer}
         return tuple(i.name for i in self.proto.graph.input if i.name not in constants)
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
+        """Yield the pieces in the order to run them, with the nodes that the tensors `names` need and no others.
+
+        Each gives the tensors of `names` that it makes, and what later pieces read.
+        """
         nodes = _find_required_nodes(self.proto.graph, names)
         pieces = list(_cut(nodes, tensor_bytes(self.proto), self.held_bytes))
         reads = [{name for node in piece for name in _read(node)} for piece in pieces]
@@ -63,7 +74,10 @@ class PiecewiseModel:
 
 
 def tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
-    """The size of each tensor that a node makes, as far as shapes are known."""
+    """Return the bytes of each tensor that a node makes, four an element; UNKNOWN_BYTES where its shape is not static.
+
+    Shapes that the model lacks are inferred by onnx.
+    """
     typed = {v.name: v for v in _collect_value_infos(model)}
     outputs = [output for node in model.graph.node for output in node.output if output]
     if any(name not in typed for name in outputs):
@@ -88,7 +102,7 @@ def _collect_value_infos(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto
 
 
 def _find_required_nodes(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes that these tensors are made by, in their order."""
+    """Return the nodes from which the tensors `names` are computed, in the graph's order."""
     required, nodes = set(names), list[onnx.NodeProto]()
     for node in reversed(graph.node):
         if required.intersection(node.output):
@@ -98,7 +112,7 @@ def _find_required_nodes(graph: onnx.GraphProto, names: Sequence[str]) -> list[o
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """The tensors that a node reads, those that only its bodies read too; names of bodies' own among them do no harm."""
+    """Yield the tensors of the graph that a node or one of its subgraphs reads. A name may also be local to a nested subgraph."""
     yield from (name for name in node.input if name)
     bodies = [g for a in node.attribute for g in (a.g, *a.graphs) if g.node or g.output]
     for body in bodies:
@@ -108,6 +122,7 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _cut(nodes: Sequence[onnx.NodeProto], sizes: Mapping[str, int], held_bytes: int) -> Iterator[list[onnx.NodeProto]]:
+    """Yield runs of nodes whose outputs take at most `held_bytes`, or a single node."""
     piece, room = list[onnx.NodeProto](), held_bytes
     for node in nodes:
         size = sum(sizes[name] for name in node.output if name)

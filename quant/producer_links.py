@@ -24,7 +24,8 @@ HANDED_ON = SHAPE_OPS - {"Concat"}  # a Concat holds others too
 
 
 class Links:
-    """An index of a graph's nodes by the tensors that they make and read; built on first use, for a graph that does not change."""
+    """An index of a graph's nodes by the tensors that they make and read; built on first use, for a graph that does not
+    change."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph

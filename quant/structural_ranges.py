@@ -60,7 +60,7 @@ class SharedScalePart:
 
     @property
     def poor(self) -> bool:
-        """Whether the operand has fewer than FEW_STEPS codes and would have as many alone."""
+        """True where the operand has fewer than FEW_STEPS codes and would have as many alone."""
         return self.steps < FEW_STEPS <= self.steps_alone
 
     def __str__(self) -> str:

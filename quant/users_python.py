@@ -1,4 +1,7 @@
-"""A user's Python file is imported here, and its functions are called, so that nothing it does ends a command."""
+"""Imports a user's Python file and calls its functions, so that whatever they do becomes one sentence instead of a traceback.
+
+Generators of calibration data and plug-ins run through it.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,12 @@ Result = TypeVar("Result")
 def call_user(file: Path, where: str, way_out: str, call: Callable[..., Result], *arguments: Any) -> Result:
     """Call code of the user's `file` and return its result.
 
-    `where`, `way_out`: what a fault's message names, and what to do.
+    `where`: what the message of a fault names.
+    `way_out`: what the message advises.
 
     Ctrl-C, a lack of memory and refusals of this project pass through. Anything else that the code raises is a CompileError, even
     what is no Exception. The user's sys.exit() must not end a build as if all were well. Streams, working directory and import
-    path are restored.
+    path are restored. Closing sys.stdout is a CompileError too.
     """
     try:
         with _restore_environment(file):
@@ -40,13 +44,16 @@ def call_user(file: Path, where: str, way_out: str, call: Callable[..., Result],
 
 
 def locate_fault(fault: BaseException, path: Path) -> str | None:
-    """Return what a fault is and in which line of the user's file it arose; None where it arose elsewhere."""
+    """Return a sentence on a fault with its line in the user's file; None where no frame of the traceback is in that file."""
     frames = traceback.extract_tb(fault.__traceback__)
     return _cause(fault, path) if any(Path(frame.filename).resolve() == path.resolve() for frame in frames) else None
 
 
 def load_function(path: Path, function: str) -> Any:
-    """Runs the file. A function, a class, or an object with `get_next`. Raises CompileError: no import, or nothing so called."""
+    """Run the file and return the attribute `function`: a function, a class, or an object with `get_next`.
+
+    Raise CompileError: no such file, it does not import, or it has nothing of that name.
+    """
     if not path.is_file():
         raise CompileError(f"{path}: {NO_FILE}; it was given as file.py:function")
     module = call_user(path, str(path), "the file must import cleanly", load_module, path, f"users_{path.stem}")
@@ -59,7 +66,10 @@ def load_function(path: Path, function: str) -> Any:
 
 
 def load_module(path: Path, name: str) -> ModuleType:
-    """Run the file as a module of this name; within `call_user` whatever it raises is one sentence."""
+    """Run the file as a module of this name, enter it in sys.modules, and return it.
+
+    It raises what the file raises; call it through `call_user`, which turns that into one sentence.
+    """
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError("cannot be imported as Python")
@@ -70,7 +80,8 @@ def load_module(path: Path, name: str) -> ModuleType:
 
 
 def _find_function(module: ModuleType, function: str) -> tuple[Any, list[str]]:
-    """Return what can give samples, None without it, and the names of what the file has instead."""
+    """Return (value, []) where the module has something of that name that can give samples, else (None, names of its
+    callables)."""
     value = getattr(module, function, None)
     if callable(value) or hasattr(value, "get_next"):
         return value, []
@@ -79,7 +90,10 @@ def _find_function(module: ModuleType, function: str) -> tuple[Any, list[str]]:
 
 @contextmanager
 def _restore_environment(file: Path) -> Generator[None]:
-    """Inside, the file may import what lies beside it, and no bytecode appears there."""
+    """A context inside which the file may import what lies beside it, and no bytecode appears there.
+
+    At its end streams, import path and working directory are as before.
+    """
     streams, directory = (sys.stdout, sys.stderr), os.getcwd()
     path, no_bytecode = list(sys.path), sys.dont_write_bytecode
     sys.path.insert(0, str(file.parent))
@@ -104,4 +118,5 @@ def _cause(fault: BaseException, path: Path) -> str:
 
 
 def _line(reason: str, number: int | None) -> str:
+    """Return the reason with its line number, or alone where the number is None."""
     return reason if number is None else f"{reason} (line {number})"

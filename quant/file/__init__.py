@@ -1,4 +1,4 @@
-"""The parameters file: what calibration found, for people to edit and the build to take back."""
+"""The parameters file: a YAML file with what calibration and repair chose, which people edit and the build reads back."""
 
 from quant.file.parameters import Parameters
 from quant.file.read import read_parameters

@@ -1,4 +1,7 @@
-"""Find faults in a file of the right form: names that the model lacks, and values that the machine lacks."""
+"""Finds faults of a parameters file whose form is right: names that the model lacks, and values that the machine cannot express.
+
+`quant.file.read` collects them into one ConfigError.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ _OTHER_SCALE = "give one that fits the data, or low and high"
 
 
 def name_faults(source: Source, tensors: Collection[str], allowed: Collection[str], called: Mapping[str, str]) -> list[str]:
-    """Return the faults of the tensor names in a file.
+    """Return the faults of the tensor names in a file, each a line with its place; empty where there are none.
 
+    `source`: the file as read, with its line numbers.
     `tensors`: tensors that must have an entry.
     `allowed`: tensors that may have one.
-    `called`: another name that an entry may have, which messages use.
+    `called`: by tensor, another name that an entry may have instead, which messages use.
     """
     entries = source.data["tensors"]
     missing = list(dict.fromkeys(called.get(n, n) for n in tensors if {n, called.get(n, n)}.isdisjoint(entries)))
@@ -41,7 +45,7 @@ def name_faults(source: Source, tensors: Collection[str], allowed: Collection[st
 
 
 def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[str]:
-    """Return the faults of the layer names in a file.
+    """Return the faults of the section `weights`: unknown layers, and layers whose codes the repair gives with their own scales.
 
     `file`: the readable part of the source.
     `layers`: layers that have weights.
@@ -61,7 +65,7 @@ def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[st
 
 
 def weight_faults(entry: Weights, numerics: Numerics) -> Iterator[tuple[str, str]]:
-    """(key, reason) of weights that the machine has not."""
+    """Yield (key, reason) for each value of a layer's entry that the machine does not have."""
     weight_types, wide = numerics.weight_types, numerics.wide_weights
     if entry.type is not None and entry.type not in (*weight_types, *wide):
         besides = f", and {', '.join(wide)} in two planes" if wide else ""
@@ -75,7 +79,7 @@ def weight_faults(entry: Weights, numerics: Numerics) -> Iterator[tuple[str, str
 
 
 def machine_faults(entry: Entry, numerics: Numerics) -> list[tuple[str, str]]:
-    """(key, reason) of a tensor that the machine cannot express."""
+    """Return (key, reason) for each value of a tensor's entry that the machine cannot express; empty where there is none."""
     ends = (("low", entry.low), ("high", entry.high))
     faults = [(key, f"{end!r} is beyond float32") for key, end in ends if end is not None and abs(end) > _LARGEST]
     if entry.type is not None and entry.type not in numerics.types:
@@ -112,9 +116,11 @@ def machine_faults(entry: Entry, numerics: Numerics) -> list[tuple[str, str]]:
 
 
 def _is_power_of_two(value: float) -> bool:
+    """Return whether a positive number is a power of two."""
     return math.frexp(value)[0] == 0.5
 
 
 def _neighbours(value: float) -> tuple[float, float]:
+    """Return the powers of two below and above."""
     exponent = math.frexp(value)[1]
     return 2.0 ** (exponent - 1), 2.0**exponent

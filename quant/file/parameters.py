@@ -1,4 +1,7 @@
-"""Define the content of a parameters file: ranges or scales, types, and repaired values."""
+"""Defines `Parameters`, the content of a parameters file: ranges or scales of tensors, types, and what repair chose.
+
+`quant.file.read` makes it from a file and `quant.file.write` writes it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,11 @@ class Parameters:
     """A set of quantization parameters.
 
     `tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point.
+    `observer`, `samples`, `data`, `model`, `hardware`: how they were measured, for people; nothing is computed from them.
+    `sources`: by tensor, a comment on what it is, written to the file and not read back.
+    `repair`: what repair chose; None: it did not run.
     `types`: types of tensors whose codes are not of the machine's first type.
-    `weights`: weights that share a scale, by node of the selected graph, where that is not the machine's choice.
+    `weights`: by node of the selected graph, which of its weights share a scale, where that is not the machine's choice.
     `weight_types`: type of a node's weights, where it is not the machine's choice.
     """
 
@@ -40,18 +46,19 @@ class Parameters:
 
     @property
     def quantization(self) -> Quantization:
-        """All of it: ranges, types, scales of weights, and what was repaired."""
+        """All of it as one Quantization: ranges, types, sharing of weights' scales, and what was repaired."""
         repaired = Quantization({}) if self.repair is None else self.repair.quantization
         scaled = {n: replace(repaired.layers.get(n, AS_IN_THE_MODEL), scaling=s) for n, s in self.weights.items()}
         layers = {**repaired.layers, **scaled}
         return replace(repaired, ranges=self.tensors, types=self.types, layers=layers, weight_types=self.weight_types)
 
     def quant(self, name: str, numerics: Numerics) -> Quant:
-        """Scale and zero point of a tensor on a machine."""
+        """Return scale and zero point of a tensor on a machine: the file's own, or chosen from the range. KeyError without an
+        entry."""
         entry = self.tensors[name]
         return entry if isinstance(entry, Quant) else activation_quant(entry, of_type(self.types.get(name), numerics))
 
 
 def of_type(codes: CodeType | None, numerics: Numerics) -> Numerics:
-    """Return the numerics of tensors of this type, None: of the machine's first type."""
+    """Return the numerics of tensors of this type; None is the machine's first type."""
     return numerics.of(numerics.activation if codes is None else codes)

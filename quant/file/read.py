@@ -1,4 +1,4 @@
-"""Parameters of a file, with every fault of it at once."""
+"""Reads a parameters file, or AIMET's encodings, and refuses it with every fault at once, each with its line."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ def read_parameters(
     layers: Callable[[], Collection[str]] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
-    """Read a parameters file of this project, or AIMET's encodings by its suffix.
+    """Return the parameters of a file of this project, or of AIMET's encodings (by its suffix, .encodings or .json).
 
-    `tensors`: tensors that must have an entry, which may depend on the repair.
+    `tensors`: tensors that must have an entry, or a function that returns them for the file's repair; None: not checked.
     `allowed`: tensors that may have an entry (default: no others).
-    `called`: another name, which messages use and an entry may have instead.
-    `layers`: returns the layers that have weights; called last.
-    `numerics`: numerics of the machine that must be able to express the scales.
+    `called`: by tensor, another name, which messages use and an entry may have instead.
+    `layers`: returns the layers that have weights; called last, and only where the file has a section `weights`; None: not
+    checked.
+    `numerics`: of the machine that must be able to express the scales; None: not checked.
 
     Raise ConfigError with every fault as `file:line: path: reason`. Raise CompileError where the repair is not of this model.
     """
@@ -73,8 +74,9 @@ def read_parameters(
 
 
 def _readable(source: Source) -> tuple[File, list[str]]:
-    """Return the part of the file that has the right form, and the faults of the rest. Raise ConfigError where it is no such file
-    at all.
+    """Return the part of the file that has the right form, and the faults of the rest.
+
+    Raise ConfigError where the form of the whole leaves nothing to read.
     """
     file, faults = validate(File, source)
     if file is not None:
@@ -137,7 +139,11 @@ def _faults_of(
 def _read_encodings_file(
     path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None
 ) -> Parameters:
-    """An AIMET file names the tensors of the framework's graph as well: those that nobody asks for are passed over."""
+    """Return the parameters of an AIMET file: entries of the required tensors, or all where none is required.
+
+    Such a file names the tensors of the framework's graph as well, which are ignored. Raise ConfigError for a tensor without
+    entry.
+    """
     entries, types = read_encodings(path, numerics)
     absent = dict.fromkeys(called.get(n, n) for n in tensors if n not in entries and called.get(n, n) not in entries)
     if absent:
@@ -155,7 +161,7 @@ def _read_encodings_file(
 
 
 def _numbers(source: Source) -> Source:
-    """1e-5 is text to YAML 1.1, and a number to the person who wrote it."""
+    """Return the source with texts such as 1e-5 as numbers; YAML 1.1 reads them as text, their author did not."""
 
     def number(value: Any) -> Any:
         return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
@@ -173,6 +179,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def _value(entry: Entry) -> Range | Quant:
+    """Return the range of an entry, with tails and step, or its scale and zero point."""
     if entry.low is not None and entry.high is not None:
         if entry.values is None or entry.below is None or entry.above is None:
             return Range(entry.low, entry.high, step=entry.step)

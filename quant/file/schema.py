@@ -1,4 +1,7 @@
-"""The form of a parameters file: its keys, and the rules of one entry alone."""
+"""Defines the form of a parameters file as pydantic models: its keys, and the rules that an entry obeys by itself.
+
+Whether names and values fit a model and a machine is checked in `quant.file.faults`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ _TAILS = {"values", "below", "above"}
 
 
 class Entry(BaseModel):
-    """An entry of one tensor: its range, or scale and zero point; and its type.
-    A measured range has the certainty of its ends (`Tails`) and the step of its values as well.
+    """The entry of one tensor: its range (low, high), or scale and zero point, not both; and its type.
+
+    A measured range has `values`, `below` and `above`, all or none, as in `quant.observe.Tails`, and may have the `step` of its
+    values.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -33,6 +38,7 @@ class Entry(BaseModel):
 
     @model_validator(mode="after")
     def _one_form(self) -> Entry:
+        """Refuse an entry of neither form, of both, or with keys that do not belong to its form."""
         keys = {key for key, value in self.__dict__.items() if value is not None and key != "type"}
         tails = keys & _TAILS
         if keys - _TAILS - {"step"} not in ({"low", "high"}, {"scale", "zero_point"}):
@@ -47,6 +53,7 @@ class Entry(BaseModel):
 
 
 def _scales(value: Any) -> str | int | None:
+    """Return the value where it is None, `tensor`, `channel` or a group's size; else raise ValueError."""
     sizes = range(LEAST_GROUP, LARGEST_GROUP + 1, GROUP_STEP)
     if value is None or value in ("tensor", "channel") or (type(value) is int and value in sizes):
         return value
@@ -55,9 +62,11 @@ def _scales(value: Any) -> str | int | None:
 
 
 class Weights(BaseModel):
-    """An entry of the weights of one layer.
+    """The entry of the weights of one layer, which has `scales`, `type` or both.
 
-    `scales`: one scale for all, one for each output channel, or one for so many weights along the reduction.
+    `scales`: `tensor` (one for all), `channel` (one for each output channel), or a group's size. None: the machine's choice. A
+    group is neighbours along the reduction that share one, a multiple of 16 from 16 to 256.
+    `type`: type of their codes; None: the machine's choice.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -72,6 +81,7 @@ class Weights(BaseModel):
 
     @property
     def scaling(self) -> WeightScaling | None:
+        """The rule of which weights share a scale; None: the machine's choice."""
         if self.scales is None:
             return None
         group = 0 if isinstance(self.scales, str) else self.scales
@@ -79,14 +89,14 @@ class Weights(BaseModel):
 
 
 def _require_integer(value: object) -> object:
-    """YAML's `yes` is True, which equals 1."""
+    """Refuse a bool: YAML's `yes` is True, which equals 1."""
     if isinstance(value, bool):
         raise ValueError(f"must be 1, got {str(value).lower()}")
     return value
 
 
 class File(BaseModel):
-    """The whole file."""
+    """The whole file. Only `version` and `tensors` are required; model, hardware, observer, samples and data are for people."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     version: Annotated[Literal[1], BeforeValidator(_require_integer)]

@@ -1,4 +1,4 @@
-"""Write quantization parameters as a YAML file that users may edit, with the codes that repair chose in a second file."""
+"""Writes quantization parameters as a YAML file that users may edit, with the codes that repair chose in a second file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolchain.ir.graph import Quant
 def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None = None) -> str:
     """Return the file's text; reading it back gives the same parameters, every float to the last bit.
 
-    `arrays`: name and bytes of the file with the codes that repair chose.
+    `arrays`: name and bytes of the file with the codes that repair chose; None: codes of layers are left out.
     """
     lines = [
         "# Quantization parameters. Edit them and give the file back with --quant.",
@@ -59,7 +59,7 @@ def _tails_text(r: Range) -> str:
 
 
 def _weight_lines(parameters: Parameters) -> Iterator[str]:
-    """Yield the lines of each layer that has its own scales or type."""
+    """Yield the lines of the section `weights`, one for each layer that has its own scales or type; none where no layer has."""
     scales, types = parameters.weights, parameters.weight_types
     if scales or types:
         yield "weights:"
@@ -77,7 +77,7 @@ def _scales_text(scaling: WeightScaling) -> str:
 def write_parameters(path: Path, parameters: Parameters) -> None:
     """Write a parameters file atomically: an older file stays until the new one is complete.
 
-    Codes of weights, where repair chose some, go to a second file beside it.
+    Codes of weights, where repair chose some, go to `NAME.weights.npz` beside it; both appear together or not at all.
     """
     repair = parameters.repair
     if repair is None or not repair.quantization.layers:

@@ -1,4 +1,7 @@
-"""Compute a machine's parameters from ranges and weights: scales, zero points, codes, biases, rounding offsets."""
+"""Computes a machine's qparams from calibrated ranges and float weights: scales, zero points, codes, biases, rounding offsets.
+
+Ranges come from `quant.calibrate`; the operators of `toolchain.ops` call these functions when they are quantized.
+"""
 
 from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range, with_room
 from quant.parameters.bias_offsets import Compensation, bias_compensation

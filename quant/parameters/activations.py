@@ -1,4 +1,8 @@
-"""Compute scale and zero point from the range of an activation."""
+"""Chooses the scale and zero point of an activation from its range, and the range itself from a histogram or its tails.
+
+`activation_quant` is the entry of the quantizer. `with_room` widens a measured range for unseen values before that.
+`least_error_range` is what the observer `mse` chooses.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,13 @@ _ROUNDS = 8  # until room and span agree, to far less than a code
 def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = False) -> Quant:
     """Return the scale and zero point whose codes cover `r` and 0, with the `spare_bits` of their type unused.
 
-    Where scales are powers of two, the result has least squared error for values spread evenly over `r`.
-    Such a scale may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
-    Elsewhere the scale of values with a step is that step over an integer, where the step is no finer than the codes.
+    `numerics`: of the tensor's codes, whose type is `numerics.activation`.
     `zero_at_entry`: an interpolated table shall have an entry for zero; the range grows by one of its intervals at most.
+
+    Where scales are powers of two, the result has least squared error for values spread evenly over `r`. Such a scale may clip up
+    to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back. Elsewhere the scale of
+    values with a step is that step over an integer, where the step is no finer than the codes. No scale is below SMALLEST_SCALE,
+    so that [0, 0] is valid. With symmetric activations the zero point is 0.
     """
     step, r = r.step, r.with_zero()
     if numerics.scale.kind == "pow2":
@@ -47,10 +54,11 @@ def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = Fals
 
 
 def with_room(r: Range, within: ClippedRange | None, numerics: Numerics) -> Range:
-    """Return `r` with room for unseen values: as much as its tails make worth its codes.
-    A tensor that depends on all earlier steps of a sequence gets twice the range, where its codes have bits to spare.
+    """Return `r` with room for unseen values beyond its ends: as much as its tails make worth the coarser codes.
 
-    `numerics`: numerics of these codes.
+    A range without tails gets none. A tensor that depends on all earlier steps of a sequence gets twice the range, where its
+    codes have bits to spare.
+    `numerics`: of these codes.
     `within`: bounds of the values of such a tensor; None: it is no such tensor.
     """
     wider = _with_tails(r, numerics)
@@ -84,18 +92,21 @@ def _with_tails(r: Range, numerics: Numerics) -> Range:
 
 
 def _room(mean: float, gain: float) -> float:
+    """Return the room beyond an end of mean excess `mean`, in its unit: 0 where it is not worth its codes."""
     return mean * math.log(mean * gain) if mean * gain > 1 else 0.0
 
 
 def quant_range(quant: Quant, numerics: Numerics) -> Range:
-    """Return the range from the real value of the least code to that of the largest."""
+    """Return the range from the real value of the least code of `numerics.activation` to that of the largest."""
     low, high = numerics.activation.limits
     return Range(float(quant.scale * (low - quant.zero_point)), float(quant.scale * (high - quant.zero_point)))
 
 
 def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
     """Return the range of least mean squared rounding and clipping error over the values, within what `numerics` can express.
-    Where the tails are worth room, the error counts another value beyond each end too.
+
+    Where the tails are worth room, the error counts another value beyond each end too. Codes of 32 bits get the whole range and
+    clip nothing.
     """
     extremes = histogram.extremes
     roomy = with_room(extremes, None, numerics)
@@ -117,7 +128,10 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
 
 
 def _with_others(extremes: Range, histogram: Histogram) -> tuple[Array, Array, Array]:
-    """Return the bins of the histogram with one more value beyond each end, spread as its tail is."""
+    """Return the bins of the histogram with one more value beyond each end, spread as its tail is.
+
+    Bins are (lower edges, upper edges, counts), float64[n] each.
+    """
     low, high, counts = histogram.bins()
     assert extremes.tails is not None
     edges = np.linspace(0, 8, 17)  # in means of an exponential tail
@@ -161,6 +175,7 @@ def _part_of(step: float | None, scale: float) -> float:
 
 
 def _zero_point(low_steps: float, first: int, last: int) -> int:
+    """Return the code of real 0 where the code `first` stands for `low_steps` steps, clipped to [first, last]."""
     return int(np.clip(np.rint(first - low_steps), first, last))
 
 

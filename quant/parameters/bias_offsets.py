@@ -1,4 +1,4 @@
-"""Compute offsets on biases that make a machine that floors or truncates round to nearest."""
+"""Computes offsets on bias codes by which a machine that floors or truncates its requantization rounds to nearest."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def bias_compensation(
     `clamp_low`: the least output code that the clamp lets through; None: that of the machine's activations.
     `peak`: float64[oc], the largest magnitude that a channel's sum reaches without the offset; None: overflow is not checked.
     `name`: of the layer, in the error.
+
     With `floor`, the sum is raised by half an output step. Where the scale is a power of two of at least 1, the offset is 0.
     Where `peak` is given, the offset stays within the room of the accumulators.
     With `truncate` (toward zero), the sum is raised by k output steps more, and the output zero point is lowered by k. Here k is
@@ -83,6 +84,7 @@ def bias_compensation(
 
 
 def _refuse_overflow(sums: Array, numerics: Numerics, name: str) -> None:
+    """Raise CompileError where a sum (float64[oc], magnitudes) exceeds the accumulators."""
     limit, accumulator_bits = numerics.largest_sum, numerics.accumulator_bits
     if (sums > limit).any():
         c = int(np.argmax(sums))

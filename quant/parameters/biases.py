@@ -1,4 +1,4 @@
-"""Compute bias codes from float biases so that no accumulator overflows."""
+"""Computes bias codes from float biases, and enlarges scales of weights where an accumulator could overflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _LARGEST_SUM = 2**62 - 1  # that int64 holds together with another
 
 @dataclass(frozen=True)
 class RaisedScale:
-    """Weights of `channel` were given a scale `factor` times larger, so that its sums fit the accumulators."""
+    """A record: the weights of `channel` got a scale `factor` times larger, so that its sums fit the accumulators.
+
+    `cause`: the bias did not fit, or the products by themselves did not.
+    """
 
     channel: int
     factor: float
@@ -30,11 +33,12 @@ class RaisedScale:
 
 @dataclass(frozen=True, eq=False)
 class BiasQuant:
-    """A record of bias codes.
+    """Bias codes and the weights that go with them.
 
     `codes`: int32[oc] (int64 with weights in groups), at scale input x weight.
-    `weight`: the weights that must be used with them.
+    `weight`: the weights that must be used with them; their scales may be larger than before.
     `peak`: int64[oc], the largest magnitude that the accumulator, or accumulator and bias together, can reach with any input.
+    `enlarged`: channels whose scale was enlarged, in order.
     """
 
     codes: Array
@@ -54,12 +58,15 @@ def bias_quant(
 ) -> BiasQuant:
     """Return bias codes such that no input overflows an accumulator, in any order of summation.
 
-    `bias`: float[oc] or None.
+    `bias`: float[oc], real; None: zeros.
     `w`: the float weights that `weight` holds codes of.
+    `input_quant`: qparams of the layer's input, whose codes are of `numerics.activation`.
+    `name`: of the layer, in errors.
 
     Where a channel's bias or products do not fit, its weight scale is enlarged and noted in `enlarged`. It is a power of two
     where the machine has only those. For a bias that costs nothing, since the weights' rounding stays far below a step of an
-    output that holds such a bias. Raise CompileError where the products alone would cost more than half of the weight's bits.
+    output that holds such a bias. Raise CompileError where the products alone would cost more than half of the weight's bits, or
+    where the bias is not oc finite numbers.
     """
     channels = w.shape[weight.axis]
     real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)
@@ -108,6 +115,12 @@ def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tu
 
 
 def _enlargement(over: Array, scales: int, numerics: Numerics, spare: float) -> Array:
+    """Return float64[scales]: the factor of each scale, 1 where nothing is over the limit, a power of two where there are only
+    those.
+
+    `over`: float64[oc], peak over limit.
+    `spare`: share by which factors above 1 are larger than needed.
+    """
     factor = np.maximum(over, 1.0)
     factor = factor.max(keepdims=True) if scales == 1 else factor
     if numerics.scale.kind == "pow2":

@@ -1,4 +1,4 @@
-"""Define the range of codes that weights take."""
+"""Defines which codes of a type quantized weights use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from quant.fixed_point.core.codes import CodeType
 
 
 def weight_code_range(weight: CodeType) -> tuple[int, int]:
-    """Return the least and the largest code that weights take.
+    """Return the least and the largest code that weights of this type use, both inclusive.
 
-    int8 leaves -128 out, so that no product of two codes is (-128)**2. Other types take all of their codes.
+    The code -128 of int8 is left out, so that no product of two codes is its square. Other types take all of their codes.
     """
     return (-127, 127) if weight is CodeType.INT8 else weight.limits

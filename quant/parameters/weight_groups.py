@@ -1,5 +1,9 @@
-"""Scales and minima of groups of weights: real = channel's scale x (m_g code + n_g), see
-`quant.fixed_point.sums.grouped_sums`."""
+"""Computes scales and minima of groups of weights, and codes in them: real = channel's scale x (m_g code + n_g).
+
+A group is some neighbours along the reduction with a scale m_g, an integer, and a minimum n_g, an integer that machines may lack.
+`RealGroups` has both as real numbers, and `quant.fixed_point.sums.grouped_sums` defines the integer form. In shapes, `o` counts
+output channels, `g` groups of a channel, `k` weights of a channel.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,24 @@ _POINT_TOLERANCE = 2.0**-16  # of a scale: as near to a whole zero point as floa
 
 
 class RealGroups(NamedTuple):
-    """A pair of real scales and minima of groups: float64[o, g], not negative, and float64[o, g] or None."""
+    """Real scales and minima of groups: float64[o, g], not negative, and float64[o, g], None where there are no minima."""
 
     scales: Array
     minima: Array | None
 
 
 def form_of(numerics: Numerics) -> GroupForm:
-    """Return what the machine has of groups. Raise ValueError where it has none."""
+    """Return which groups the machine has. Raise ValueError where it has none."""
     if numerics.groups is None:
         raise ValueError("a machine without groups of weights")
     return numerics.groups
 
 
 def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> RealGroups:
-    """Return scales and minima of groups for weights float64[o, k].
-    A scale covers its group, or loses least (`method`). It goes from the least to the largest weight where the machine has
-    minima, else it is symmetric.
+    """Return scales and minima of groups of `size` weights for weights float64[o, k].
+
+    A scale covers its group (`method` minmax), or has least squared error (mse). Where the machine has minima, it covers from the
+    least to the largest weight, whatever the method; else it is symmetric. A group of zeros has scale 0 then.
     """
     count, first_last = group_count(rows.shape[1], size), weight_code_range(numerics.weight)
     missing = ((0, 0), (0, count * size - rows.shape[1]))
@@ -54,7 +59,8 @@ def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> 
 def channel_scales(real: RealGroups, numerics: Numerics) -> Array:
     """Return float64[o], or [1] where channels share one: the least scales at which scales and minima of all groups fit their
     bits.
-    A channel of zeros takes the largest scale of the others.
+
+    They are powers of two where the machine has only those. A channel of zeros takes the largest scale of the others.
     """
     form = form_of(numerics)
     required = real.scales.max(1, initial=0.0) / form.largest_scale
@@ -69,8 +75,9 @@ def channel_scales(real: RealGroups, numerics: Numerics) -> Array:
 
 
 def round_groups(real: RealGroups, scales: Array, size: int, form: GroupForm) -> WeightGroups:
-    """Return the groups rounded to nearest at these scales of channels.
-    A scale above zero stays above zero, so that its codes keep their meaning.
+    """Return the groups with scales and minima rounded to nearest integers at these scales of channels, saturated to their bits.
+
+    A scale above zero stays above zero, so that its codes keep their meaning. Minima are dropped where the machine has none.
     """
     step = scales.reshape(-1, 1)
     m = np.clip(np.rint(real.scales / step), np.where(real.scales > 0, 1, 0), form.largest_scale).astype(np.int32)
@@ -101,9 +108,10 @@ def group_codes(w: Array, groups: WeightGroups, scales: Array, limits: tuple[int
 
 
 def fitting_codes(file_groups: FileWeightGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
-    """Return the same weights in the machine's codes, None where it has no such groups or its codes hold no such range.
+    """Return a file's codes (int8[o, k]) and real groups in the machine's terms; None where it cannot hold them.
+
     Codes of another range (0 to 15 of 4 bits) move by one number, and their minima with them. Where integer zero points do the
-    same, codes move by these and there are no minima.
+    same, codes move by these and there are no minima. A negative scale turns the codes' sign.
     """
     form, (first, last) = numerics.groups, numerics.weight.limits
     if form is None or file_groups.size not in form.sizes:

@@ -1,4 +1,4 @@
-"""The scales of weights: those that cover them, that lose least, or that hold small whole ratios exactly."""
+"""Chooses the scales of weights, one for each row: those that cover them, lose least, or hold small integer ratios exactly."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ def weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
     """Return float64[channels], the scale of each channel.
 
     `rows`: float64[channels, n].
+    `method`: `minmax`: the peak has the largest code; `mse`: the scale of least squared error. Scales that are powers of two are
+    of least error in either case.
+
+    A channel of zeros takes the largest scale of the others. No scale is below SMALLEST_CHANNEL times the largest.
     """
     first, last = weight_code_range(numerics.weight)
     peaks = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))

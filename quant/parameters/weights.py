@@ -1,4 +1,7 @@
-"""Compute codes and scales of float weights."""
+"""Quantizes float weights: codes with a scale for each channel, for the tensor or for groups; and requantizes them.
+
+`weight_quant` is the entry of the quantizer; `toolchain.repair` changes the results with the other functions.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,12 @@ _COARSE_STEPS = 2.0**10  # multipliers below this round a scale by more than 2**
 
 @dataclass(frozen=True, eq=False)
 class WeightQuant:
-    """A set of quantized weights: real = scales (along `axis`; one for all where it has one entry) x codes.
-    With groups, the codes are replaced by the integers that groups make of them.
+    """Quantized weights: real = scales x integers, the scales along `axis`.
 
+    Without groups the integers are the codes. With groups they are made of codes, scales and minima of groups
+    (`quant.fixed_point.sums.grouped_sums`).
     `codes`: int8, in the weights' shape, whose first dimension is `axis` where there are groups.
+    `scales`: float64[channels], or [1] where all weights share one.
     """
 
     codes: Array
@@ -47,17 +52,17 @@ class WeightQuant:
 
     @property
     def scaling(self) -> WeightScaling:
-        """Return which weights share a scale."""
+        """The rule of which weights share a scale."""
         group = 0 if self.groups is None else self.groups.size
         return WeightScaling(self.axis if len(self.scales) > 1 else None, group)
 
     @property
     def integers(self) -> Array:
-        """Return the integers that sums are made of: int8 codes or, with groups, int32, in the weights' shape."""
+        """The integers that sums are made of: int8 codes or, with groups, int32, in the weights' shape."""
         return self.codes if self.groups is None else self.groups.apply_scales(self.codes)
 
     def steps(self) -> tuple[Array, Array]:
-        """Return the real value of one code more, and that of code 0, each float64 in the weights' shape."""
+        """Return (real value of one code more, real value of code 0), each float64 in the weights' shape."""
         scales = along(self.scales, self.axis, self.codes.ndim)
         if self.groups is None:
             return np.broadcast_to(scales, self.codes.shape), np.zeros(self.codes.shape)
@@ -85,15 +90,18 @@ def weight_quant(
     method: Literal["minmax", "mse"] | None = None,
     name: str = "weights",
 ) -> WeightQuant:
-    """Return symmetric codes with a scale for each index of `axis` where the machine has such scales, else with one scale.
+    """Return codes with a scale for each index of `axis` where the machine has such scales, else with one scale.
 
-    `scaling`: which weights share a scale, where that is to be another. In groups of neighbours along the reduction, each has its
-    own scale, and a minimum where the machine has those. Then `axis` is the first, and their order that of memory.
-    `method`: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
-    None means minmax at int8, mse at int4. Powers of two are always searched.
+    `w`: float, any shape; not changed.
+    `scaling`: which weights share a scale; None: as the machine has it. In groups of neighbours along the reduction, each has its
+    own scale, and a minimum where the machine has those. Then `axis` is 0, and the other dimensions lie in their order in memory.
+    `method`: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4. None
+    means minmax at int8, mse at int4. Powers of two are always searched.
+    `name`: of the layer, in the error.
 
-    Weights in small integer ratios, such as 1:3:9 of a linear interpolation, take the finest scale that holds them exactly. A
-    channel of zeros takes the largest scale of the others, so that its bias keeps its bits. Raise CompileError: NaN or infinity.
+    Without minima code 0 is real 0. Weights in small integer ratios, such as 1:3:9 of a linear interpolation, take the finest
+    scale that holds them exactly. A channel of zeros takes the largest scale of the others, so that its bias keeps its bits.
+    Raise CompileError: NaN or infinity. Raise ValueError: groups on a machine without groups.
     """
     if not np.isfinite(w).all():
         at = [int(i) for i in np.argwhere(~np.isfinite(w))[0]]
@@ -131,8 +139,8 @@ def requantize_weight(w: Array, weight: WeightQuant, scales: Array, numerics: Nu
 def rescale_groups(weight: WeightQuant, times: Array, numerics: Numerics) -> WeightQuant:
     """Return the same codes with scales of groups that are `times` as large, rounded to the machine's bits.
 
-    Minima keep their real values, rounded too.
-    `times`: float64[o, g].
+    `weight`: with groups; minima keep their real values, rounded too.
+    `times`: float64[o, g], for each channel and group.
     """
     assert weight.groups is not None
     scales, minima = real_groups(weight.groups, weight.scales)
@@ -142,9 +150,9 @@ def rescale_groups(weight: WeightQuant, times: Array, numerics: Numerics) -> Wei
 
 
 def chosen_rows(first: Array, one: WeightQuant, other: WeightQuant) -> WeightQuant:
-    """Return the rows of `one` where `first` is true, else those of `other`.
+    """Return the rows of `one` where `first` is true, else those of `other`, as a new WeightQuant.
 
-    `first`: bool of each index of `axis`, which must be 0.
+    `first`: bool of each index of `axis`, which must be 0. Both have a scale for each of them.
     """
     at = np.flatnonzero(first)
     codes, scales = other.codes.copy(), other.scales.copy()
@@ -172,9 +180,9 @@ def quantize_file_groups(file_groups: FileWeightGroups, shape: tuple[int, ...], 
 
 
 def check_chosen_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
-    """Return `chosen`, the codes that were chosen for the weights `w`.
+    """Return `chosen`, the codes that repair chose for the weights `w`, if they fit.
 
-    Raise CompileError where they belong to other weights or to another machine.
+    Raise CompileError where their shape, range, scales or groups belong to other weights or to another machine.
     """
     first, last = weight_code_range(numerics.weight)
     scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
@@ -195,6 +203,7 @@ def check_chosen_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, na
 
 
 def _group_faults(groups: WeightGroups, numerics: Numerics) -> list[str]:
+    """Return phrases on what the machine lacks of the groups; empty where it has them."""
     form = numerics.groups
     if form is None or groups.size not in form.sizes:
         return [f"they are in groups of {groups.size}, the machine has {'none' if form is None else f'those of {form.sizes}'}"]
@@ -223,7 +232,8 @@ def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Nu
 
 
 def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:
-    """Return the factor from sums of products of codes at scales x and w to codes at scale y.
+    """Return x w / y in the shape of `w`, the factor from products of codes at scales x and w to codes at scale y.
+
     Where the machine's scales are float32, it is computed in float32 step by step, as in onnxruntime's QLinearConv and
     QLinearMatMul.
     """

@@ -1,4 +1,4 @@
-"""Correct biases on a machine's own arithmetic: find codes that make a layer's mean output, channel by channel, equal float's.
+"""Corrects biases: finds codes that make a layer's mean output, channel by channel, equal float's on the machine's arithmetic.
 
 Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019), 3.3, describe the shift of means.
 There it follows by formula from the weights' rounding alone. Here the mean is that of the requantized, clamped codes themselves.
@@ -22,14 +22,15 @@ _LEAST_SHARE = 0.05  # of rows that answer to the bias: below it a step would be
 
 
 def bias_shift(sums: Array, requant: Requant, dtype: Any, zero_point: int, target_mean: Array) -> Array:
-    """Return int64[o], codes to add to the bias so that the layer's mean output is right.
+    """Return int64[o], codes to add to the bias so that the layer's mean output comes nearest to `target_mean`.
 
     `sums`: int64[rows, o], accumulators with their bias.
-    `requant`, `dtype`: of the layer's output.
-    `zero_point`: of its tensor.
-    `target_mean`: float64[o], the mean of its output in steps from the zero point.
+    `requant`, `dtype`: requantization to the layer's output, and numpy type of its codes.
+    `zero_point`: of the output tensor.
+    `target_mean`: float64[o], mean of the float output in output steps, from the zero point.
 
-    Newton's method: the slope is the share of rows between the clamps. The bias with the nearest mean wins.
+    Newton's method, four steps: the slope is the share of rows between the clamps. The bias with the nearest mean wins, which may
+    be the bias as it was.
     """
     shift = np.zeros(sums.shape[1])
     best, least = shift, np.full(shift.shape, np.inf)

@@ -1,4 +1,7 @@
-"""Define what repair chooses and what a step of it gives, as data alone; `toolchain.repair` runs steps (docs/repair.md)."""
+"""Defines what repair chooses and what a step of it returns, as data alone; `toolchain.repair` runs the steps (docs/repair.md).
+
+`Quantization` is the central type: with a model and a machine it determines the integer network.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class LayerParameters:
-    """A set of parameters of one layer with weights, which replace rounding the model's own.
+    """Parameters of one layer with weights, in the place of those that would be computed from the model.
 
-    `weight`: codes in the chip's shape of the layer's weights, [o, kh, kw, i / groups], with their scales along axis 0. None:
-    the model's weights rounded to nearest.
+    `weight`: codes in the chip's shape of the layer's weights, [o, kh, kw, i / groups], with their scales along axis 0. None: the
+    model's weights rounded to nearest.
     `bias`: float64[o], real, in the model's place; None: the model's.
     `scaling`: which of the model's weights share a scale; None: as in the file of a quantized model, or as the machine does.
     """
@@ -44,10 +47,11 @@ AS_IN_THE_MODEL = LayerParameters()
 
 @dataclass(frozen=True)
 class Offset:
-    """An offset of an operator without a bias (sum, average, change of scale).
+    """An offset of an operator without a bias (sum, average, change of scale), which corrects a machine that rounds down.
 
-    The codes say by how much the zero points that it gets for its operands and its output differ from those of the tensors. They
-    correct a machine that rounds down.
+    The codes are added to the zero points that the operator gets for its tensors; the tensors themselves keep theirs.
+    `operands`: one for each operand.
+    `output`: for its output.
     """
 
     operands: tuple[int, ...]
@@ -91,12 +95,16 @@ class Quantization:
 
     @property
     def levelled(self) -> Quantization:
-        """Return the quantization with one range for tensors of repeated blocks: the union of their ranges."""
+        """The quantization in which corresponding tensors of repeated blocks share one range, the union of their ranges.
+
+        Its `range_owners` is empty.
+        """
         return replace(self, ranges={**self.ranges, **self.joined}, range_owners=_NONE)
 
     @property
     def joined(self) -> dict[str, Range]:
-        """Return the union of the ranges of corresponding tensors of repeated blocks, by tensor."""
+        """The union of the ranges of tensors that share one by `range_owners`, by tensor; entries that are no Range are left
+        out."""
         together: dict[str, list[str]] = {}
         for name, one in self.range_owners.items():
             together.setdefault(one, [one]).append(name)
@@ -113,7 +121,10 @@ Measure = Callable[[Iterable[Sample]], AdjustedRanges]  # of what samples show
 
 @dataclass(frozen=True)
 class Gain:
-    """A gain of one layer on the samples that a step saw: mean squared error of its output over the mean square of float's."""
+    """The improvement of one layer by a step, on the samples that the step saw.
+
+    `before`, `after`: mean squared error of the layer's output over the mean square of float's; less is better.
+    """
 
     layer: str
     before: float
@@ -122,9 +133,12 @@ class Gain:
 
 @dataclass(frozen=True, eq=False)
 class StepOutcome:
-    """A result of one step. Samples that the step has not seen decide whether it is kept.
+    """The result of one step of repair. Samples that the step has not seen decide whether it is kept.
 
-    `measure`: gives the ranges that go with its choices, of other samples; None where it chose nothing that ranges hang on.
+    `quantization`: as it would be with the step's choices.
+    `gains`: by layer, for the report.
+    `notes`: sentences for the user, where the step is kept.
+    `measure`: returns, for other samples, the ranges that go with its choices; None where its choices do not change ranges.
     `advice`: what the user may ask for instead, whether the step is kept or not.
     """
 

@@ -1,9 +1,9 @@
-"""Choose how much a layer's Hessian is trusted, by the error on samples that it is not made of.
+"""Chooses the damping of a layer's Hessian, and of corrections to its weights, by the error on samples held out from it.
 
-A Hessian of few rows, or of many similar ones, has directions in which weights seem to cost nothing; changes there
-cost on other samples. A multiple of the identity is added to it (ridge regression). Source: Ledoit and Wolf, "A well-conditioned
-estimator for large-dimensional covariance matrices", 2004. The multiple is the one that serves held-out samples best (Stone,
-"Cross-validatory choice", 1974).
+A Hessian of few rows, or of many similar ones, has directions in which weights seem to cost nothing; changes there cost on other
+samples. A multiple of the identity is added to it (ridge regression). Source: Ledoit and Wolf, "A well-conditioned estimator for
+large-dimensional covariance matrices", 2004. The multiple is the one that serves held-out samples best (Stone, "Cross-validatory
+choice", 1974). Shapes: g groups of a convolution, o outputs of a group, k weights of an output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _OUTPUTS = 32  # of a group, that are tried
 
 
 def add_damping(hessian: Array, share: float) -> Array:
-    """float64[g, k, k]: with a share of its mean diagonal added to the diagonal; 1 where nothing was seen but zeros."""
+    """Return float64[g, k, k]: the Hessian with `share` of its mean diagonal added to the diagonal.
+
+    Where all inputs were zero, 1 is added.
+    """
     k = hessian.shape[1]
     mean = np.einsum("gii->g", hessian) / k
     return hessian + np.where(mean > 0, share * mean, 1.0)[:, None, None] * np.eye(k)
@@ -35,7 +38,8 @@ def add_damping(hessian: Array, share: float) -> Array:
 def best_damping(w: Array, scales: Array, fit_moments: Moments, unseen: Moments, first: int, last: int) -> float:
     """Return one of DAMPINGS: the first one whose successor does not reduce the rounding error of some outputs on unseen rows.
 
-    `w`, `scales`, `first`, `last`: as in `round_weights`.
+    `w`, `scales`, `first`, `last`: as in `gptq_rounding.round_weights`.
+    `fit_moments`, `unseen`: moments of the rows for the Hessian, and of held-out rows.
     """
     some = _some(w)
     w, scales, judging = w[:, some], np.broadcast_to(scales, w.shape)[:, some], unseen.about(fit_moments).hessian
@@ -55,8 +59,8 @@ def best_damping(w: Array, scales: Array, fit_moments: Moments, unseen: Moments,
 
 def fit_weight_change(fit_moments: Moments, share: float) -> Array:
     """Return float64[g, o, k]: the change of weights that best closes the outputs' gap, from the inputs as the machine has them.
-    It is L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
 
+    It is L X^T (X X^T + damping)^-1, least squares with a pull toward the weights as they are.
     `fit_moments`: moments with the outputs' gap.
     `share`: as in `add_damping`.
     """
@@ -67,8 +71,11 @@ def fit_weight_change(fit_moments: Moments, share: float) -> Array:
 
 
 def best_pull(fit_moments: Moments, unseen: Moments) -> float | None:
-    """Return one of PULLS: each in turn, as long as the gap of some of the outputs shrinks on unseen rows.
-    Return None where the strongest pull already widens the gap.
+    """Return one of PULLS, the damping for `fit_weight_change`; None where the strongest one already widens the gap.
+
+    They are tried from the strongest on, as long as the gap of some of the outputs shrinks on unseen rows. Both moments must have
+    an
+    `output_gap`.
     """
     assert fit_moments.output_gap is not None
     some, judging = _some(fit_moments.output_gap.cross), unseen.about(fit_moments)
@@ -87,4 +94,5 @@ def best_pull(fit_moments: Moments, unseen: Moments) -> float | None:
 
 
 def _some(w: Array) -> slice:
+    """Return a slice of at most 32 outputs of axis 1, evenly spaced."""
     return slice(None, None, -(-w.shape[1] // _OUTPUTS))

@@ -1,5 +1,7 @@
-"""Store what repair chose in the parameters file: a section for people, and next to it an array file with the codes of
-weights."""
+"""Stores what repair chose: a section of the parameters file for people, and an array file beside it with the weights' codes.
+
+`quant.file` reads and writes the parameters file itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class _Offset(_Strict):
 
 
 class _Layer(_Strict):
-    """A description of one layer's part of the array file; no weights: the model's, no bias: the model's."""
+    """A layer's part of the array file. An empty `weights` (its shape) or a `bias` of 0 means those of the model.
+
+    `scales`, `bias`: numbers of entries.
+    `group`: weights that share a scale of their own; 0: all of a channel.
+    `minima`: groups have minima.
+    """
 
     weights: list[PositiveInt] = []
     scales: NonNegativeInt = 0
@@ -44,7 +51,7 @@ class _Layer(_Strict):
 
     @property
     def groups(self) -> int:
-        """Return the number of groups."""
+        """The number of groups of all channels; 0 without groups."""
         return (
             0 if not self.group or not self.weights else self.weights[0] * group_count(int(np.prod(self.weights[1:])), self.group)
         )
@@ -56,9 +63,14 @@ class _Arrays(_Strict):
 
 
 class RepairSection(_Strict):
-    """A section of the parameters file with the result of a repair.
+    """The section `repair` of a parameters file, as pydantic reads it.
 
+    `effort`: the level of repair.
+    `held_out`: samples that judged its steps.
     `steps`: the steps that were tried, for people to read; the program ignores them.
+    `hosted`, `factors`, `offsets`: as in `quant.repair.choices.Quantization`.
+    `arrays`: name and hash of the array file.
+    `layers`: what that file holds of each layer.
     """
 
     effort: str
@@ -73,7 +85,7 @@ class RepairSection(_Strict):
 
 @dataclass(frozen=True)
 class Repair:
-    """A record of a repair: its effort, steps and `quantization` without ranges."""
+    """A record of what repair chose: its effort, samples held out, steps, and the `quantization`, whose ranges are empty."""
 
     quantization: Quantization
     effort: str
@@ -90,7 +102,10 @@ def array_file(parameters: Path) -> Path:
 
 
 def pack_layers(layers: Mapping[str, LayerParameters]) -> bytes:
-    """All codes, scales and biases, one layer behind the other in the order of their names."""
+    """Return the bytes of an .npz with all codes, scales and biases, one layer behind the other in the order of their names.
+
+    Raise InternalError where scales do not lie along axis 0.
+    """
     ordered_layers = [layers[name] for name in sorted(layers)]
     weights = [p.weight for p in ordered_layers if p.weight is not None]
     if any(w.axis != 0 for w in weights):
@@ -109,13 +124,14 @@ def pack_layers(layers: Mapping[str, LayerParameters]) -> bytes:
 
 
 def _join_arrays(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    """Return all elements as one flat array."""
     return np.concatenate([np.zeros(0, dtype), *(np.ascontiguousarray(a, dtype).ravel() for a in arrays)])
 
 
 def section_of(repair: Repair, arrays: tuple[str, bytes] | None) -> dict[str, Any]:
-    """Return the section as it stands in the file.
+    """Return the section as it stands in the file; empty parts are left out.
 
-    `arrays`: name and bytes of the array file, where layers were chosen.
+    `arrays`: name and bytes of the array file; None: layers are left out.
     """
     q = repair.quantization
     layers = {name: _layer_of(p) for name, p in sorted(q.layers.items())}
@@ -145,9 +161,10 @@ def _layer_of(p: LayerParameters) -> dict[str, Any]:
 
 def repair_of(section: RepairSection, path: Path) -> Repair:
     """Return the repair that a section describes.
-    Raise CompileError where the array file is absent, or not the one that was written with it.
 
     `path`: the parameters file.
+
+    Raise CompileError where the array file is absent, or not the one that was written with it.
     """
     layers = _layers(section, path) if section.layers else {}
     offsets = {n: Offset(tuple(o.operands), o.output) for n, o in section.offsets.items()}
@@ -157,6 +174,7 @@ def repair_of(section: RepairSection, path: Path) -> Repair:
 
 
 def _layers(section: RepairSection, path: Path) -> dict[str, LayerParameters]:
+    """Return the layers' parameters from the array file. Raise CompileError where it is absent or does not match the section."""
     if section.arrays is None:
         raise CompileError(f"{path}: repair.layers: their codes lie in an array file, and repair.arrays names none")
     file = path.with_name(Path(section.arrays.file).name)
@@ -185,6 +203,7 @@ def _layers(section: RepairSection, path: Path) -> dict[str, LayerParameters]:
 
 
 def _unpack_layers(layers: Mapping[str, _Layer], arrays: Mapping[str, np.ndarray]) -> dict[str, LayerParameters]:
+    """Return the layers' parameters from flat arrays in which layers follow each other by sorted name."""
     at = dict.fromkeys(arrays, 0)
 
     def take(name: str, size: int) -> np.ndarray:
@@ -202,6 +221,7 @@ def _unpack_layers(layers: Mapping[str, _Layer], arrays: Mapping[str, np.ndarray
 
 
 def _groups(entry: _Layer, take: Callable[[str, int], np.ndarray]) -> WeightGroups | None:
+    """Return the groups of a layer; None where it has none."""
     if not entry.group:
         return None
     shape = entry.weights[0], -1

@@ -1,8 +1,11 @@
-"""Round weights to second order: each weight's code in turn, its error compensated by the weights that are still free.
+"""Rounds weights to second order (GPTQ): each weight's code in turn, its error compensated by the weights that are still free.
 
-Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ).
-Frantar et al., "GPTQ" (2022) has one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here
-needs no inverse. Write H = R R^T, R upper triangular.
+`round_weights` is the entry; `toolchain.repair` calls it layer by layer with Hessians of `quant.repair.moments`. Others fit
+scales to the codes. Shapes: g groups of a convolution, o outputs of a group, k weights of an output.
+
+Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ). Frantar
+et al., "GPTQ" (2022) has one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs no
+inverse. Write H = R R^T, R upper triangular.
 `e H e^T`, the error, is the sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2.
 Each term is made least by its own code: Babai's nearest plane, which is what GPTQ computes. Source: Chen et al., "The Geometry of
 LLM Quantization", 2025. Several partial solutions may be kept at once, each code next to nearest in some of them, of which the
@@ -34,15 +37,15 @@ _NOTHING = 1e150  # a step that no weight makes half of
 
 
 def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int, *, ways: int = 1, sweeps: int = 0) -> Array:
-    """Return codes in [first, last] whose error (w - codes scales) is small in the layer's output: e H e^T for each row.
+    """Return codes in [first, last], as float64[g, o, k], whose error in the layer's output is small.
 
+    The error is e H e^T for each row, e = w - codes scales. No row is worse by that measure than the nearest codes. Where k is
+    above WIDEST, parts of so many inputs are rounded one by one.
+    `w`: float64[g, o, k], real.
+    `scales`: float64, broadcasts against w; where 0, the code has no effect and is 0.
+    `hessian`: float64[g, k, k], positive definite, from `damping.add_damping`.
     `ways`: number of partial solutions of a row that are kept at once; fewer where weights are many.
     `sweeps`: how often at most each code is then set to the best for all others, until none changes.
-    `w`: float64[g, o, k].
-    `scales`: float64, broadcasts against w; where 0, the code has no effect and is 0.
-    `hessian`: float64[g, k, k], from `add_damping`.
-
-    The result is float64[g, o, k]. No row is worse than the nearest codes by that measure.
     """
     k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)
     parts = range(0, k, WIDEST)
@@ -77,9 +80,9 @@ def best_sizes(
 ) -> Array:
     """Return float64[g, o]: the best factors of the scales, by the error of the codes that `round_weights` finds at each size.
 
-    `sizes`: float64[n, g, o], the first as they are.
-    `shared`: one factor for all rows.
-    `least`: float64[g, o, k], what code 0 stands for, which grows as scales do; all else is as in `round_weights`.
+    `sizes`: float64[n, g, o], the candidates, the first of them 1 everywhere.
+    `shared`: one candidate for all rows.
+    `least`: float64[g, o, k], the real value of code 0, which grows as scales do; all else is as in `round_weights`.
     """
     errors: list[Array] = []
     for size in sizes[:, :, :, None]:
@@ -94,10 +97,11 @@ def best_sizes(
 
 def fit_group_scales(w: Array, quantized: Array, hessian: Array, size: int) -> Array:
     """Return float64[g, o, parts]: the best factors of the scales of each `size` neighbours, with their codes unchanged.
-    It is least squares of `output_error`, in all parts of a row at once. A part whose codes have no effect has factor 1.
 
-    `w`: float64[g, o, k].
-    `quantized`: the same, what codes and scales make of it.
+    It is least squares of `output_error`, in all parts of a row at once. A part whose codes have no effect has factor 1.
+    `w`: float64[g, o, k], the real weights.
+    `quantized`: float64[g, o, k], the real values of their codes.
+    `hessian`: float64[g, k, k].
     """
     groups, outputs, k = w.shape
     count = -(-k // size)
@@ -116,7 +120,7 @@ def fit_group_scales(w: Array, quantized: Array, hessian: Array, size: int) -> A
 
 
 def output_error(e: Array, hessian: Array) -> Array:
-    """Return float64[g, o]: the squared error of each output, summed over the rows.
+    """Return float64[g, o]: the squared error of each output, e H e^T, summed over the rows that the Hessian is made of.
 
     `e`: float64[g, o, k], errors of weights.
     """
@@ -124,6 +128,7 @@ def output_error(e: Array, hessian: Array) -> Array:
 
 
 def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int, ways: int) -> Array:
+    """Return codes, float64[g, o, k], chosen weight by weight in the order of falling diagonal of the Hessian."""
     order = np.argsort(-np.einsum("gii->gi", hessian), axis=1, kind="stable")
     last_first, each = order[:, ::-1], np.arange(len(order))[:, None, None]
     upper = np.linalg.cholesky(hessian[each, last_first[:, :, None], last_first[:, None, :]])[:, ::-1, ::-1]  # H = R R^T
@@ -139,7 +144,10 @@ def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int, wa
 
 
 def _best_way(w: Array, scales: Array, upper: Array, first: int, last: int, ways: int) -> Array:
-    """Codes in the order of w: float64[g, o, k]. upper: float64[g, k, k], R."""
+    """Return the codes of the best partial solution, float64[g, o, k], in the order of `w`.
+
+    `upper`: float64[g, k, k], R of H = R R^T.
+    """
     groups, outputs, k = w.shape
     cost, codes = np.zeros((groups, outputs, 1)), np.zeros((groups, outputs, 1, 0))
     carried = np.zeros((groups, outputs, 1, k))  # what the errors so far ask of the weights that are still free
@@ -179,7 +187,11 @@ class _Block:
         return before if before.shape[2] == 1 == self.cost.shape[2] else np.take_along_axis(before, self._began[..., None], 2)
 
     def choose(self, j: int, w: Array, scales: Array, upper: Array, first: int, last: int, ways: int) -> None:
-        """The code of weight j, the nearest and in some ways the next. w, scales: float64[g, o]; upper: float64[g, width]."""
+        """Choose the code of weight `j` of the block in each partial solution: the nearest, and in some the next.
+
+        `w`, `scales`: float64[g, o].
+        `upper`: float64[g, width], its column of R.
+        """
         w, scales, diagonal = w[..., None], scales[..., None], upper[:, j, None, None]
         error_terms = np.matmul(self.errors[..., :j].reshape(len(w), self.cost[0].size, j), upper[:, :j, None]).reshape(
             self.cost.shape
@@ -206,8 +218,9 @@ class _Block:
 
 
 def refine_codes(w: Array, scales: Array, hessian: Array, codes: Array, first: int, last: int, sweeps: int) -> Array:
-    """Set each of the codes in turn to the best for the others as they are; no row gets worse.
-    This is coordinate descent, as in Behdin et al., "QuantEase" (2023).
+    """Return the codes, each in turn set to the best one for the others as they are; no row gets worse.
+
+    This is coordinate descent, as in Behdin et al., "QuantEase" (2023). With `sweeps` 0 it is `codes` itself; else a new array.
     """
     if not sweeps:
         return codes

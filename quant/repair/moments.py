@@ -1,6 +1,7 @@
-"""Compute second moments of what a layer reads, about its mean, and with the gap of its outputs.
+"""Computes second moments of the inputs of a layer about their mean, and of the gap of its outputs from float's.
 
-They are the Hessian of the output's squared error in its weights, where its bias absorbs the mean error.
+They are the Hessian of the output's squared error in its weights, where its bias absorbs the mean error. `gptq_rounding` and
+`damping` use them. Shapes: g groups of a convolution, o outputs of a group, k weights of an output, rows are output places.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _COPIED_BYTES = 16 << 20  # of rows at once
 
 @dataclass(frozen=True)
 class ConvolutionWindow:
-    """A window of a convolution over [n, h, w, c]: for each place of its output, groups of kh kw (c / groups) values."""
+    """The window of a convolution over [n, h, w, c]; at each output place it reads kh kw (c / groups) values for each group.
+
+    `kernel`, `strides`, `dilations`: (height, width).
+    """
 
     kernel: Pair
     strides: Pair
@@ -29,10 +33,12 @@ class ConvolutionWindow:
     groups: int
 
     def rows(self, x: Array, most: int, seed: tuple[int, ...], zero: int, out: Array | None = None) -> Array:
-        """Return what the layer reads at some places of its output, less `zero`, which padding holds too: float32[groups, places,
-        k].
-        The result is in `out` where that is passed. At most `most` places are drawn without repetition, the same for the same
-        seed and shape.
+        """Return the values that the layer reads at some output places, less `zero`: float32[groups, places, k].
+
+        `x`: codes[n, h, w, c].
+        `most`: places that are drawn at most, without repetition, the same for the same seed and shape, in their order.
+        `zero`: the zero point, which padding holds too.
+        `out`: array for the result; None: a new one.
         """
         slide = slide_over(x, self.kernel, self.strides, self.dilations, self.pads, "rows")
         view = windows(pad_spatial(x, self.pads, zero), self.kernel, slide)
@@ -50,7 +56,7 @@ class ConvolutionWindow:
 
 @dataclass(frozen=True, eq=False)
 class OutputGap:
-    """A record of the gap of outputs at the same rows: by how much they should be more.
+    """Moments of the outputs' gap at the same rows: how much the outputs should be larger.
 
     `mean`: float64[g, o], mean of the gap.
     `cross`: float64[g, o, k], sum of (gap - mean) (x - mean)^T.
@@ -64,7 +70,7 @@ class OutputGap:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """A record of second moments.
+    """Second moments of the inputs x of a layer.
 
     `count`: number of rows.
     `hessian`: float64[g, k, k], sum of (x - mean) (x - mean)^T over them.
@@ -78,7 +84,10 @@ class Moments:
     output_gap: OutputGap | None = None
 
     def about(self, other: Moments) -> Moments:
-        """The same rows about the means of others."""
+        """Return the moments of the same rows about the means of `other` instead of their own.
+
+        The gap is None where one of both has none.
+        """
         off, gap = self.mean - other.mean, self.output_gap
         hessian = self.hessian + self.count * off[:, :, None] * off[:, None, :]
         if gap is None or other.output_gap is None:
@@ -90,7 +99,7 @@ class Moments:
         )
 
     def join(self, other: Moments) -> Moments:
-        """Return the moments of both sets of rows together."""
+        """Return the moments of both sets of rows together; the gap is None where one of both has none."""
         count = self.count + other.count
 
         def mean(one: Array, another: Array) -> Array:
@@ -111,10 +120,11 @@ class Moments:
 
 
 def moments(rows: Array, output_gap: Array | None) -> Moments:
-    """Return the moments of rows; the axes in the middle may be strided.
+    """Return the moments of rows. All axes between the first and the last count rows; they may be strided.
 
-    `rows`: float32[g, ..., k], what the layer reads in integers.
-    `output_gap`: float32[g, ..., o], by how much its outputs should be more at these places, in the steps of the rows.
+    `rows`: float32[g, ..., k], the integers that the layer reads, less their zero point.
+    `output_gap`: float32[g, ..., o], how much its outputs should be larger at these places, in the steps of the rows; None:
+    unknown.
     """
     groups, k = rows.shape[0], rows.shape[-1]
     between = tuple(range(1, rows.ndim - 1))
@@ -138,6 +148,6 @@ def moments(rows: Array, output_gap: Array | None) -> Moments:
 
 
 def _flat(x: Array, mean: Array) -> Array:
-    """float32[g, n, k], less the mean."""
+    """Return float32[g, n, k] from float32[g, ..., k], less the mean (float64[g, k])."""
     less = x - mean.astype(np.float32).reshape(len(x), *[1] * (x.ndim - 2), -1)
     return less.reshape(len(x), -1, x.shape[-1])

@@ -1,4 +1,7 @@
-"""Zero points by which a machine that rounds sums and means down, or toward zero, rounds them to nearest on average."""
+"""Finds zero points by which a machine that rounds sums and means down, or toward zero, rounds them to nearest on average.
+
+The zero points are those that an operator without a bias gets for its operands and output (`choices.Offset`).
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,13 @@ def sum_offset(
     low: int,
     codes: tuple[int, int],
 ) -> Offset | None:
-    """Return the offset of y = a + b, whose code less its zero point is rounding(sum over operands of step (code - zero point)).
-    Return None where there is no gain.
+    """Return the offset of y = a + b; None where there is no gain.
 
-    `steps`: an operand's scale over the output's, negative where it is subtracted, 0 for one that may not be moved.
+    The machine computes the code of y less its zero point as rounding(sum over operands of step (code - zero point)).
+
+    `rounding`: FLOOR or TRUNCATE.
+    `steps`: of the two operands, scale over the output's, negative where it is subtracted, 0 for one whose zero point must stay.
+    `zero_points`: of the two operands.
     `low`: the least code that y's clamp lets through.
     `codes`: least and largest zero point.
 
@@ -57,11 +63,13 @@ def mean_offset(
     codes: tuple[int, int],
     output_codes: tuple[int, int],
 ) -> Offset | None:
-    """Return the offset of y, a mean of x or x at another scale, None where there is no gain.
-    The code of y less its zero point is rounding(step (mean of codes - zero point)).
+    """Return the offset of y, a mean of x or x at another scale; None where there is no gain.
 
-    The zero point of x moves so that y grows by half a step and some whole steps. The zero point of y takes the whole steps back.
+    The machine computes the code of y less its zero point as rounding(step (mean of codes - zero point)). The zero point of x
+    moves so that y grows by half a step and some whole steps. The zero point of y takes the whole steps back.
 
+    `rounding`: FLOOR or TRUNCATE.
+    `step`: the scale of x over that of y.
     `codes`, `output_codes`: least and largest zero point of x, and of y; all else is as in `sum_offset`.
     """
     lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
@@ -81,7 +89,10 @@ def mean_offset(
 
 
 def _codes(middle: float, step: float, zero_point: int, codes: tuple[int, int]) -> np.ndarray:
-    """Return by how many codes an operand may grow: its zero point less them is still a code."""
+    """Return the numbers of codes by which an operand may grow, so that its zero point less them is still a code.
+
+    They lie within 64 of `middle`, in ascending order; [0] where `step` is 0.
+    """
     if not step:
         return np.zeros(1, np.int64)
     least, most = zero_point - codes[1], zero_point - codes[0]
