@@ -50,6 +50,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Result:
+    """Costs of building a model and simulating it, and figures of the build. `equal`: the outputs are those of the reference."""
+
     model: str
     machine: str
     build: Cost
@@ -94,6 +96,7 @@ def calibration(path: str, inputs: int, target: Path) -> None:
 
 
 def build_options(machine: str, level: int, scratch: Path) -> list[str]:
+    """Return npu-build's options for a model whose files lie in `scratch`."""
     files = {"--calib": "calib.npz", "-o": "out.npu", "--json": "build.json"}
     return [
         "--hw",
@@ -107,6 +110,7 @@ def build_options(machine: str, level: int, scratch: Path) -> list[str]:
 
 
 def compare(path: str, machine: str, level: int, inputs: int, scratch: Path, against: Path, times: int) -> Comparison:
+    """Return the median CPU seconds of `times` builds by each of both trees, which take turns."""
     calibration(path, inputs, scratch / "calib.npz")
     command = [*BUILD, path, *build_options(machine, level, scratch)]
     pairs = [(cost(command).cpu_s, cost(command, against).cpu_s) for _ in range(times)]
@@ -115,6 +119,7 @@ def compare(path: str, machine: str, level: int, inputs: int, scratch: Path, aga
 
 
 def measure(path: str, machine: str, level: int, inputs: int, scratch: Path) -> Result:
+    """Return the costs of one build and one simulation, and whether its outputs are the reference's."""
     compiled, feeds, report = scratch / "out.npu", scratch / "in.npz", scratch / "build.json"
     got, expected = scratch / "got.npz", scratch / "expected.npz"
     calibration(path, inputs, scratch / "calib.npz")
@@ -138,6 +143,7 @@ def measure(path: str, machine: str, level: int, inputs: int, scratch: Path) -> 
 
 
 def line(result: Result | Comparison) -> str:
+    """Return one line of the printed table."""
     if isinstance(result, Comparison):
         ratio = result.cpu_s / result.against_cpu_s
         return (
@@ -165,6 +171,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Run the command; return 1 where an output differs from the reference, else 0."""
     args = arguments()
     with report_errors():
         require_writable({"--json": args.json}, {**model_inputs(*args.models), **machine_inputs(args.hw)})
@@ -175,6 +182,7 @@ def main() -> int:
 
 
 def run(args: argparse.Namespace) -> list[Result | Comparison]:
+    """Measure or compare every model, print a line for each and return the results."""
     results: list[Result | Comparison] = []
     if args.against is not None and not (args.against / "toolchain").is_dir():
         raise CompileError(f"--against {args.against}: holds no toolchain; give the directory of another clone")

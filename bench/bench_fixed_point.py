@@ -207,7 +207,7 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Runs the parts asked for and prints a line for each case."""
+    """Run the parts of the command line and print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--part", choices=["requantize", "conv", "depthwise", "tiles"], action="append")
@@ -221,7 +221,7 @@ def main() -> None:
 
 
 def run(chosen: Sequence[str] | None, repeats: int) -> dict[str, Any]:
-    """The rows of each part, chosen or all, printed as they come."""
+    """Return the rows of each part, the `chosen` ones or all for None, which are printed as they come."""
     parts = chosen or ["requantize", "conv", "depthwise", "tiles"]
     results: dict[str, Any] = {}
     for part in parts:

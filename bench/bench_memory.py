@@ -40,6 +40,7 @@ NETWORKS = Path(__file__).parents[1] / "tests" / "memory"
 
 
 def main() -> None:
+    """Print the table. Files that are missing or damaged end the command with one sentence."""
     parser = argparse.ArgumentParser(description="Print the memory planner's acceptance table.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--effort", type=int, help="nodes a placement (default 400,000; 1,000,000 to minimize up to 500 buffers)")
@@ -63,6 +64,7 @@ def require_files(directory: Path, names: str) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Print the parts of the table that the options name, all without `--only`."""
     parts: dict[str, Callable[[], None]] = {
         "easy": easy,
         "pack": lambda: pack(options.directory, EFFORT if options.effort is None else options.effort),
@@ -79,6 +81,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure_time(task: Callable[[], Placement | None]) -> tuple[Placement | None, float]:
+    """Return the placement and the CPU seconds of a task; None and a printed sentence where the buffers do not fit."""
     began = time.process_time()
     try:
         return task(), time.process_time() - began

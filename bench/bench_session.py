@@ -79,6 +79,7 @@ def compare(session: Session, model: Path) -> None:
 
 
 def main() -> None:
+    """Open a session and print the CPU seconds and resident memory of its runs; compare with onnxruntime where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model", type=Path, help="a compiled .npu")
     parser.add_argument("--runs", type=int, default=4)

@@ -235,6 +235,8 @@ class Writer:
 
 
 def write_program(chip: Chip, layers: list[Layer]) -> tuple[list[MachineOp], np.ndarray, list[tuple[int, int]]]:
+    """Return the operations of a program of these layers, the DRAM's first bytes, and the ranges (start, end) that hold data
+    then."""
     writer = Writer(chip)
     image = writer.constant(writer.rng.integers(0, 256, 224 * 224 * 3, dtype=np.uint8))
     address_by_shape: dict[tuple[int, int], int] = {(224, 3): image}
@@ -255,6 +257,7 @@ def write_program(chip: Chip, layers: list[Layer]) -> tuple[list[MachineOp], np.
 
 
 def main() -> None:
+    """Simulate the program and print CPU seconds and simulated cycles a CPU second of each stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hw", default="edge16", help="machine: a shipped name or a YAML file (int8, 512 KiB of sram)")
     parser.add_argument("--layers", type=int, default=54, help="how many layers from the first")

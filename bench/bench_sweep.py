@@ -25,12 +25,14 @@ from toolchain.sweep.points import Job
 
 
 def sleep(seconds: float, job: Job) -> Result:
+    """Return an empty result of a job after so many seconds."""
     time.sleep(seconds)
     return Result("built", metrics={"cycles": len(job.key)})
 
 
 @contextmanager
 def process(*command: str) -> Iterator[int]:
+    """Run a Python module as a process for the time of a context, whose value is its process id."""
     null = subprocess.DEVNULL
     with subprocess.Popen([sys.executable, "-m", *command], stdout=null, stderr=null) as child:
         try:
@@ -46,6 +48,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def main() -> None:
+    """Start the cluster, run the tasks and print rate and memory after each tenth of them."""
     parser = argparse.ArgumentParser(description="Rate of npu-sweep's engine on dask, and memory of the scheduler.")
     parser.add_argument("tasks", type=int, nargs="?", default=10_000)
     parser.add_argument("--workers", type=int, default=2)

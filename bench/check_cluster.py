@@ -209,6 +209,7 @@ def run_disturbed(sweep: Path, folder: Path, workers: int, builds: int) -> bytes
 
 
 def main() -> None:
+    """Run both sweeps and compare them. A difference ends the program with exit code 1."""
     parser = argparse.ArgumentParser(description="A sweep on a dask cluster whose processes are killed.")
     parser.add_argument("builds", type=int, nargs="?", default=2000)
     parser.add_argument("--workers", type=int, default=2)

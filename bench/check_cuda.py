@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""check_cuda.py [--network NAME] [--machine NAME] [--times]: compares a GPU with the CPU; exit code 1 where they differ.
+"""Compares a GPU with the CPU: check_cuda.py [--network NAME] [--machine NAME] [--times]; exit code 1 where they differ.
 
-It checks the environment, every host subgraph of two networks, and a network that runs on the host as a whole. Then it
-compares the integer reference on CuPy for the example networks. With --times it also measures calibration and repair.
-On a machine without a GPU its CPU half runs: the same comparisons with onnxruntime's CPU provider and a stand-in for CuPy.
-They show that the comparisons work, and every such line says that the GPU's is unproved.
+It checks the environment, every host subgraph of two networks, and a network that runs on the host as a whole. Then it compares
+the integer reference on CuPy for the example networks. With --times it also measures calibration and repair. On a machine without
+a GPU its CPU half runs: the same comparisons with onnxruntime's CPU provider and a stand-in for CuPy. They show that the
+comparisons work, and every such line says that the GPU's is unproved.
 """
 
 from __future__ import annotations
@@ -201,6 +201,7 @@ def print_times(hosts: Hosts) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the checks with `arguments` (None: the process's); return 1 where one failed, else 0."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2], formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--network", action="append", choices=NETWORKS, help="whose integers are compared (default: all)")

@@ -34,7 +34,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def check(path: str, shapes: Shapes, machine: str, level: int) -> dict:
-    """The figures of one pair; `verdict` is "equal", or says what went wrong."""
+    """Return the figures of one pair; `verdict` is "equal", or says what went wrong. Nothing is raised for a failed build."""
     start = time.process_time()
     try:
         built = build(path, BuildOptions(machine, shapes=shapes, level=level))
@@ -64,7 +64,7 @@ def check(path: str, shapes: Shapes, machine: str, level: int) -> dict:
 
 
 def bound_model(text: str) -> tuple[str, Shapes]:
-    """MODEL.onnx[:NAME=1,3,640,640] as (path, whole shapes by input). Raises ArgumentTypeError."""
+    """Return the path and the bound shapes by input of MODEL.onnx[:NAME=1,3,640,640]. Raise ArgumentTypeError."""
     path, *bindings = text.split(":")
     try:
         return path, input_shapes(bindings)
@@ -91,7 +91,10 @@ def arguments() -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit code: 2 where a model is refused, else 1 where a pair fails. The other models are still checked."""
+    """Check every model on every machine and print a line for each pair.
+
+    Return 2 where a model is refused, else 1 where a pair fails, else 0. Behind a refused model the others are still checked.
+    """
     results, failed, refused = {}, 0, 0
     machines = args.hw or list_shipped_names()
     for machine in machines:
@@ -117,12 +120,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    """Run the command and return the exit code of `run`."""
     args = arguments()
     with report_errors():
         return run(args)
 
 
 def line(model: str, machine: str, result: dict) -> str:
+    """Return one line of the printed table."""
     if "cycles" not in result:
         return f"{model:28s} {machine:14s} {result['verdict']} ({result['build_s']:.1f} s)"
     return (

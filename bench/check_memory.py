@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""check_memory.py [--points N]: builds networks with less memory than they need; exit code 1 where one ends in a bad way.
+"""Builds networks with less memory than they need: check_memory.py [--points N]; exit code 1 where one ends in a bad way.
 
-Each of three networks is built under limits of address space (`ulimit -v`) from 1.3 times what `npu-build --help` needs
-upward, until the build passes. A build that does not must end with exit code 2 and one sentence on stderr, and leave no file.
-Needs Linux, and minutes.
+Each of three networks is built under limits of address space (`ulimit -v`) from 1.3 times what `npu-build --help` needs upward,
+until the build passes. A build that does not must end with exit code 2 and one sentence on stderr, and leave no file. Needs
+Linux, and minutes.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def built_in(name: str, limits: Sequence[int]) -> Iterator[tuple[int, bool, str 
 
 
 def main() -> int:
+    """Run the command; return 1 where a build ended neither well nor in one sentence, else 0."""
     parser = argparse.ArgumentParser(description="Builds networks with less memory than they need.")
     parser.add_argument("--points", type=int, default=20, help="limits for each network (20)")
     parser.add_argument("--step", type=float, default=1.03, help="from each limit to the next (1.03)")

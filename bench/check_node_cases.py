@@ -127,6 +127,7 @@ def name_cause(name: str, verdict: Verdict, causes: Mapping[str, str]) -> Verdic
 
 
 def table(results: Results) -> Iterator[str]:
+    """Yield the lines of the table: how many verdicts there are of each kind and place, by variant."""
     yield "  ".join([f"{'':12s}", *(f"{k:>9s}" for k in KINDS), *(f"{p:>9s}" for p in PLACES)])
     for variant in VARIANTS:
         verdicts = [v for (_, of), v in results.items() if of == variant]
@@ -159,6 +160,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the cases and print verdicts, refusals and counts; return 1 where one is wrong or ends in a traceback, else 0."""
     machine = load_machine(args.hw)
     require_writable({"--json": args.json}, machine_inputs(args.hw))
     newest_opset()  # asked before the processes fork, so that they know
@@ -175,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    """Run the command and return the exit code of `run`."""
     args = arguments()
     with report_errors():
         return run(args)

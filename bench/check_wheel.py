@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""check_wheel.py PYTHON ...: builds the wheel and tries it on each of these interpreters; exit code 1 where one fails.
+"""Builds the wheel and tries it on each of some interpreters: check_wheel.py PYTHON ...; exit code 1 where one fails.
 
 For each interpreter the wheel is installed with its dependencies into a virtual environment of its own. There, outside the
-checkout, the commands build, simulate and list the bundled classifier, and a script runs it through a pickled `Session`.
-Needs the package registry, and about a minute an interpreter.
+checkout, the commands build, simulate and list the bundled classifier, and a script runs it through a pickled `Session`. Needs
+the package registry, and about a minute an interpreter.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def check_interpreter(python: str, wheel: Path, folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (None: the process's); return 1 where the wheel or an interpreter failed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("python", nargs="+", help="an interpreter: a name or a path")
     arguments = parser.parse_args(argv)

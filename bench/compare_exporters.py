@@ -291,6 +291,8 @@ def _bits(quantized_model: onnx.ModelProto, judged: Sequence[Sample], ort_output
 
 
 def text(row: Row) -> str:
+    """Return one line of the printed table."""
+
     def level(db: float) -> str:
         return "equal" if db >= EXACT_DB else f"{db:.1f} dB"
 
@@ -322,6 +324,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Compare the model in each form and print a line for it; a form that is refused gets its sentence."""
     normal = load_model(args.model, input_shapes(args.shape))
     shapes = {n: normal.types[n] for n in normal.inputs}
     samples = list(islice(open_data(args.data, shapes), args.samples + args.judged))

@@ -102,6 +102,7 @@ def draw_network(rng: random.Random) -> onnx.ModelProto:
 
 
 def predict_cycles(model: onnx.ModelProto, machine: Machine, level: int, objective: Objective) -> int:
+    """Return the cycles that the plan for an objective is expected to take. Raise CompileError where the SRAM is too small."""
     return cast(int, build(model, BuildOptions(machine, level=level, goal=Goal(objective))).figures["expected_cycles"])
 
 
@@ -126,6 +127,7 @@ def _goes_with(objective: Objective, machine: Machine) -> bool:
 
 
 def main() -> None:
+    """Judge the cases and print those in which another objective's plan is faster, then their number."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)

@@ -231,6 +231,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Calibrate, repair and judge the network on each machine, and print the table."""
     args = arguments()
     with report_errors():
         model_inputs(args.model)

@@ -1,4 +1,4 @@
-"""Damage a file: in its bytes, in the words of a text, in the fields of a model, in the header of a sealed file."""
+"""Damages files for bench/fuzz_readers.py: their bytes, words of a text, fields of a model, the header of a sealed file."""
 
 from __future__ import annotations
 

@@ -187,6 +187,7 @@ def make_table(machine: Machine, sizes: list[int], seed: int, count: int) -> lis
 
 
 def main() -> None:
+    """Print the tables. A bad option ends the command with one sentence."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

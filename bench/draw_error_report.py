@@ -21,6 +21,7 @@ CLASSIFIER = Path(__file__).resolve().parents[1] / "examples" / "classifier"
 
 
 def drawing() -> str:
+    """Return the plot as SVG text."""
     with np.load(CLASSIFIER / "calib.npz") as data:
         samples = [{"x": x[None].astype(np.float32)} for x in data["x"][:20]]
     subject = inject_faults.Subject(CLASSIFIER / "classifier.onnx", {"x": (1, 1, 28, 28)}, samples[:16], samples[16:])
@@ -29,6 +30,7 @@ def drawing() -> str:
 
 
 def main() -> None:
+    """Write the plot to the file of the command line."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)

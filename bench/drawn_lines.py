@@ -1,4 +1,7 @@
-"""Command lines and users' Python files, drawn at random: every option of every command with values good and bad."""
+"""Draws command lines and users' Python files at random: every option of every command with values good and bad.
+
+bench/fuzz_readers.py runs them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Draw random models that onnxruntime refuses to open or to run.
+"""Draws random models of one node that onnxruntime mostly refuses to open or to run, for bench/fuzz_readers.py.
 
-Each is one node of any operator with inputs and attributes of any value.
+The node is of any operator, with inputs and attributes of any value.
 Its opset, version and domain may not exist.
 """
 

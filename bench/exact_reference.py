@@ -1,4 +1,4 @@
-"""A quantized model computed exactly: its own operators in float64, rounded where it rounds and nowhere else.
+"""Computes a quantized ONNX model exactly: its own operators in float64, rounded where it rounds and nowhere else.
 
 What is far from onnxruntime here is so on every machine: one that made no error at all would be as far.
 """
@@ -87,7 +87,11 @@ def _codes(steps: Array, point: Array) -> Array:
 
 
 def dynamic(ranges: Ranges | None, range_by_name: dict[str, tuple[float, float]]) -> type[OpRun]:
-    """DynamicQuantizeLinear; of `ranges` by the tensor's name, where they are given. seen: gets those of all runs."""
+    """Return a class for DynamicQuantizeLinear in float64.
+
+    `ranges`: (low, high) by name of the input, in place of each run's own; None: each run's.
+    `range_by_name`: gets the ranges that all runs show.
+    """
 
     class DynamicQuantizeLinear(Operator):
         def _run(self, x: Array) -> tuple[Array, Array, Array]:
@@ -104,7 +108,10 @@ def dynamic(ranges: Ranges | None, range_by_name: dict[str, tuple[float, float]]
 
 
 def exact(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]], ranges: Ranges | None = None) -> list[list[Array]]:
-    """The outputs for each sample. ranges: of what DynamicQuantizeLinear reads, in place of each run's."""
+    """Return the outputs of the model for each sample.
+
+    `ranges`: of what DynamicQuantizeLinear reads, in place of each run's.
+    """
     return _runs(model, samples, dynamic(ranges, {}))
 
 

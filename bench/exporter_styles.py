@@ -1,4 +1,4 @@
-"""Float models and onnxruntime's QDQ models as other exporters write them."""
+"""Rewrites float models and onnxruntime's QDQ models as other exporters would write them; bench/make_quantized.py uses it."""
 
 from __future__ import annotations
 

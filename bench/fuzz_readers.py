@@ -123,6 +123,7 @@ class Case:
 
 
 def main() -> int:
+    """Run the cases and print the wrong ones and the counts; return 0 where none was wrong, else 1."""
     args = _options()
     for name in LOADED:
         import_module(name)

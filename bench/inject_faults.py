@@ -345,6 +345,8 @@ def subject_of(zoo: Path, network: str, rng: np.random.Generator) -> Subject:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Inject each fault of PLANTED and print whether the report names it; return 1 where too few are named or promises kept,
+    else 0."""
     machine, named_count, promises = load_machine(options.hw), 0, list[bool | None]()
     for i, (network, fault) in enumerate(PLANTED):
         rng = np.random.default_rng([options.seed, i])
@@ -379,6 +381,7 @@ def print_promise(planted: InjectedFault, subject: Subject, hardware: str) -> bo
 
 
 def main() -> None:
+    """Run the command and exit with the code of `run`."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("zoo", type=Path, help="folder of scripts/fetch_zoo.py")

@@ -88,6 +88,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def main() -> None:
+    """Print the tables. A model or option that is refused ends the command with one sentence."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--hw", action="append")
@@ -99,6 +100,7 @@ def main() -> None:
 
 
 def run(models: Sequence[Path], machines: Sequence[str], sizes: Sequence[str], level: int) -> None:
+    """Build each model for each machine and size of the SRAM and print a table for each pair. No `sizes`: the machine's own."""
     for machine in machines:
         loaded = load_machine(machine)
         for size in [sram_bytes(s) for s in sizes] or [loaded.chip.sram.size]:

@@ -41,6 +41,7 @@ def chain(layers: int = 2000, channels: int = 8, size: int = 8, kernel: int = 1)
 
 
 def main() -> None:
+    """Write the chain that the options describe."""
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )

@@ -51,6 +51,7 @@ def bodies(count: int = 2, size: int = 28, channels: int = 24, wide: int = 192) 
 
 
 def main() -> None:
+    """Write the chain that the options describe."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     for name, default in (("bodies", 2), ("size", 28), ("channels", 24), ("wide", 192)):

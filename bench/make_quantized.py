@@ -196,6 +196,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Write the model in the form of the options. Raise CompileError where the form needs data and there are none."""
     from toolchain.frontend import load_model
 
     inputs = {**model_inputs(options.model), **(data_inputs("--data", options.data) if options.data else {})}
@@ -239,6 +240,7 @@ def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def main() -> None:
+    """Run the command. A model, data or form that is refused ends it with one sentence."""
     with report_errors():
         run(arguments())
 

@@ -560,6 +560,7 @@ def by_module(row: str) -> tuple[str, ...]:
 
 
 def main() -> None:
+    """Measure the numbers that the record lacks and append them, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path)
     parser.add_argument("--only", help="numbers whose name or path contains this")

@@ -294,6 +294,10 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Run the tests against each mutant and print the result.
+
+    Return 0 where the share killed reaches the threshold, 1 where it does not, 2 where no mutant matches.
+    """
     args = arguments()
     mutants = select_mutants(args)
     if not mutants:

@@ -202,6 +202,7 @@ def arguments(argv: Sequence[str] | None = None) -> Any:
 
 
 def main() -> int:
+    """Judge the mutants and print the table; return 1 for a false alarm or a share below what the page states, else 0."""
     options = arguments()
     with report_errors():
         subjects = subjects_of(options.models, options.hw or list_shipped_names(), options.level)

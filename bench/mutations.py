@@ -1,4 +1,7 @@
-"""Small changes of meaning to a Python source: off by one, another sign, a term or a condition dropped, operands swapped."""
+"""Lists small changes of meaning to a Python source: off by one, another sign, a dropped term or condition, swapped operands.
+
+bench/mutants.py injects them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Mutant:
 
 
 def mutants_of(path: str, text: str) -> list[Mutant]:
-    """One for every place of the source and every mutation that applies there, in the order of the text."""
+    """Return a mutant for every place of the source and every mutation that applies there, in the order of the text."""
     data, starts = text.encode(), [0]
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

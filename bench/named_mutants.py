@@ -1,4 +1,4 @@
-"""Faults worth decibels that people made by hand. Each is a text that stands once in its file, and what stands there instead.
+"""Lists faults worth decibels that people made by hand: each is a text that stands once in its file, and its replacement.
 
 A test holds that each text is still there: who rewrites such a line carries the fault over to the new one.
 """
@@ -180,7 +180,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
 
 
 def list_named_mutants(root: Path) -> list[Mutant]:
-    """Raises ValueError where a text does not stand in its file once."""
+    """Return the mutants of the files below `root`. Raise ValueError where a text does not stand in its file once."""
     mutants = []
     for name, path, old, new in NAMED:
         text = (root / path).read_text(encoding="utf-8")

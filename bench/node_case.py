@@ -1,4 +1,7 @@
-"""One node case of the onnx package: built, run, and judged against onnxruntime on the case's own file."""
+"""Builds and runs one node case of the onnx package, and judges it against onnxruntime on the case's own file.
+
+The script bench/check_node_cases.py runs it case by case.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of a machine whose integers are onnxruntime's."""
+"""Makes copies of a machine whose integers are onnxruntime's, to compare with it bit for bit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def float32_machine(base: Machine) -> Machine:
 
 
 def with_wide(base: Machine) -> Machine:
-    """The machine with activations of int16 and int32 too, where they are asked for; for the reference alone, its encodings lack
-    them."""
+    """Return the machine with activations of int16 and int32 too, used where asked for.
+
+    It serves the reference alone, since its encodings lack them.
+    """
     data = json.loads(base.chip.model_dump_json())
     data["name"] = f"{base.chip.name}_wide"
     data["numerics"] |= {"more_activations": ["int16", "int32"], "add_left_shift": 14}

@@ -83,7 +83,10 @@ def as_it_is(node: Node, inputs: list[Array]) -> Array:
 
 
 class Flipped:
-    """A share of the codes of convolutions one step off. count: of those that were moved."""
+    """A function from a node and its inputs to its codes, with a share of the codes of convolutions one step off.
+
+    `count`: codes that were moved so far.
+    """
 
     def __init__(self, share: float, rng: np.random.Generator) -> None:
         self._share, self._rng, self.count = share, rng, 0
@@ -115,7 +118,10 @@ def round_once(op: IntegerConvolution, inputs: list[Array], half: bool) -> Array
 
 
 class RoundedOnce:
-    """Layers by `rounded_once`. halves: those with half a step more."""
+    """A function from a node and its inputs to its codes, with convolutions computed by `round_once`.
+
+    `halves`: names of those with half a step more.
+    """
 
     def __init__(self, halves: Collection[str]) -> None:
         self._halves = halves
@@ -129,7 +135,10 @@ class RoundedOnce:
 
 
 class Differing:
-    """The network as it is. counts: by layer, of codes that both ways of `rounded_once` make otherwise of the same input."""
+    """A function from a node and its inputs to its codes, unchanged.
+
+    `counts`: by convolution, int64[2]: codes that `round_once` would make otherwise, without and with half a step more.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[str, Array] = {}
@@ -143,6 +152,7 @@ class Differing:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Calibrate on the first samples, run the others unchanged and changed, and print the lines. Raise CompileError."""
     machine = load_machine(args.hw)
     model = decompose_model(load_model(args.model, input_shapes(args.shape)), machine.chip)
     network = Network(model, select_model(model, machine), machine)
@@ -168,6 +178,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def levels(plain: Sequence[Mapping[str, Array]], runs: Sequence[Mapping[str, Array]]) -> str:
+    """Return a text with the dB of the worst sample and of all samples together."""
     pairs = [(a[n], b[n]) for a, b in zip(plain, runs, strict=True) for n in a]
     worst = min(sqnr_db(a, b) for a, b in pairs)
     overall = sqnr_db(*(np.concatenate([np.ravel(p[i]) for p in pairs]) for i in (0, 1)))
@@ -175,6 +186,7 @@ def levels(plain: Sequence[Mapping[str, Array]], runs: Sequence[Mapping[str, Arr
 
 
 def main() -> None:
+    """Run the command. A model or data that are refused end it with one sentence."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)

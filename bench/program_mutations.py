@@ -1,4 +1,4 @@
-"""Small faults of programs: each takes one thing of a correct program and makes it wrong."""
+"""Makes small faults of programs: each takes one thing of a correct program and makes it wrong, for bench/mutate_programs.py."""
 
 from __future__ import annotations
 

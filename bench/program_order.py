@@ -1,4 +1,7 @@
-"""Prove whether two programs order their accesses in the same way, by all ways through a graph without the simulator's clocks."""
+"""Proves whether two programs order their accesses alike, by all ways through a graph, without the simulator's clocks.
+
+bench/mutate_programs.py judges mutants by it.
+"""
 
 from __future__ import annotations
 

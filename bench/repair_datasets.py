@@ -1,4 +1,4 @@
-"""Data that networks are judged by beside photographs that are classified: rendered text, letters on photographs, sentences.
+"""Provides labelled data that bench/compare_repair.py judges networks by: photographs, rendered text, letters, sentences.
 
 Each is dealt into two folds that share nothing; a fold is judged by what was calibrated on the other's.
 """

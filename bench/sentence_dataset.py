@@ -1,4 +1,4 @@
-"""Sentences and their tokens: docstrings of Python's own library, and WordPiece as BERT's tokenizer.json has it."""
+"""Provides sentences and their tokens: docstrings of Python's own library, and WordPiece as BERT's tokenizer.json has it."""
 
 from __future__ import annotations
 

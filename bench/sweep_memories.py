@@ -64,6 +64,7 @@ def outcome(network: Path, machine: Path, level: int) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Build each network with each size and print the refusals; exit with 1 where a build neither succeeds nor is refused."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("networks", nargs="+", type=Path)
     parser.add_argument("--hw", action="append", help="a shipped name; default: all")

@@ -66,6 +66,11 @@ def point(network: Path, machine: Machine, level: int, objective: Objective) -> 
 
 
 def run(network: Path, name: str, objectives: Sequence[Objective], level: int, count: int) -> None:
+    """Print the table of one network and the excesses below it.
+
+    `name`: the machine.
+    `count`: number of sizes.
+    """
     machine = load_machine(name)
     simulated, expected = ({o: Least() for o in objectives} for _ in range(2))
     moved_more = 0
@@ -97,6 +102,7 @@ def run(network: Path, name: str, objectives: Sequence[Objective], level: int, c
 
 
 def main() -> None:
+    """Run the command. A model or machine that is refused ends it with one sentence."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("network", type=Path)
     parser.add_argument("--hw", default="edge16")

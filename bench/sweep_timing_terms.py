@@ -37,7 +37,7 @@ def variants() -> Mapping[str, tuple[str, ...]]:
 
 
 def cycles_of(container: Container) -> dict[str, int]:
-    """Cycles of all regions of a network by what is charged."""
+    """Return the cycles of all regions of a network, by what is charged (`variants`)."""
     chip = container.machine.chip
     chips = {name: idealize_terms(chip, left_out) for name, left_out in variants().items()}
     cycles_by_name = dict.fromkeys(chips, 0)
@@ -51,7 +51,10 @@ def cycles_of(container: Container) -> dict[str, int]:
 
 
 def table(cycles_by_network: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Lines of a table in Markdown. found: cycles by network and by what is charged."""
+    """Return the lines of a table in Markdown, a row for each network.
+
+    `cycles_by_network`: cycles by network and by what is charged.
+    """
     charged = [name for name in TERMS if any(cycles[name] != cycles[IDEAL] for cycles in cycles_by_network.values())]
     lines = [_row(["network", IDEAL, *charged, ALL, ""]), _row(["---", *["--:"] * (len(charged) + 3)])]
     for network, cycles in cycles_by_network.items():
@@ -70,6 +73,7 @@ def _more(cycles: int, ideal: int) -> str:
 
 
 def run(models: Sequence[Path], machines: Sequence[str], level: int) -> None:
+    """Build each model for each machine and print a table for each machine."""
     for machine in machines:
         loaded, cycles_by_network = load_machine(machine), {}
         for model in models:
@@ -79,6 +83,7 @@ def run(models: Sequence[Path], machines: Sequence[str], level: int) -> None:
 
 
 def main() -> None:
+    """Run the command. A model or machine that is refused ends it with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")

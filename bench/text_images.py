@@ -1,4 +1,4 @@
-"""Pictures of text, drawn by a seed: lines, pages with their boxes, letters on photographs."""
+"""Draws pictures of text by a seed: lines, pages with their boxes, letters on photographs, for bench/repair_datasets.py."""
 
 from __future__ import annotations
 

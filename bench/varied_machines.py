@@ -1,4 +1,4 @@
-"""Shipped machines, or a file's, with other arithmetic: keys of their `numerics` changed."""
+"""Makes machines with other arithmetic: a shipped machine or a file's, with keys of its `numerics` changed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _NEEDS = {
 
 
 def vary_machine(text: str) -> Machine:
-    """`edge16,rounding=floor,scale.kind=pow2`: a shipped machine or a YAML file, with other values of its numerics. Raises
-    CompileError: no such key, no such value, or keys that do not go together."""
+    """Return the machine of a text such as `edge16,rounding=floor,scale.kind=pow2`: a shipped name or a YAML file, and keys.
+
+    Raise CompileError: no such key, no such value, or keys that do not go together.
+    """
     name, *changes = text.split(",")
     machine = load_machine(name)
     numerics_keys = machine.chip.numerics_keys.model_dump()
@@ -48,7 +50,7 @@ def vary_machine(text: str) -> Machine:
 
 
 def every_arithmetic(name: str) -> Iterator[str]:
-    """The machine of this name with each form of scales and each rounding that there is of it, as `varied_machine` takes them."""
+    """Yield texts for `vary_machine`: the machine of this name with each form of scales and each rounding that the form has."""
     for kind, roundings in ROUNDINGS.items():
         for rounding in roundings:
             keys = {"scale.kind": kind, "rounding": rounding, **_NEEDS.get(kind, {}), **_NEEDS.get(rounding, {})}

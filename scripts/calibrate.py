@@ -64,6 +64,7 @@ FoundParameters = tuple[Parameters, Sequence[str], Sequence[SharedScalePart]]  #
 
 
 def arguments() -> argparse.Namespace:
+    """Return the options of the command line. argparse ends the program with exit code 2 for bad ones."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
@@ -84,11 +85,16 @@ def arguments() -> argparse.Namespace:
 
 
 def show_progress(stage: str, done: int, total: int | None) -> None:
+    """Write a line that replaces itself to stderr, where that is a terminal. A `total` of None is not known."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{stage}: {done}{f' of {total}' if total else ''} ", end="", file=sys.stderr, flush=True)
 
 
 def run(options: argparse.Namespace) -> None:
+    """Calibrate, and repair where that is asked for; write the parameters or encodings file and print notes and warnings.
+
+    Raise CompileError or ConfigError for bad options, models or data.
+    """
     load_plugin_option(options.plugins)
     use_custom_ops_option(options.custom_ops)
     shapes = input_shapes(options.shape)
@@ -126,7 +132,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _require_machine(options: argparse.Namespace) -> None:
-    """Raises CompileError: a machine is needed and there is none, an option that would do nothing."""
+    """Raise CompileError where an option needs a machine and --hw names none, or an option cannot be kept in the output's
+    form."""
     option = f"--repair {options.repair}" if options.repair != "none" else "--observer auto" if options.observer == AUTO else None
     if option and not options.hw:
         raise CompileError(f"{option}: is judged on a machine's integers, and no machine was named; give --hw")
@@ -141,7 +148,7 @@ def _require_machine(options: argparse.Namespace) -> None:
 def _calibrate(options: argparse.Namespace, model: NormalModel, data: Samples, machine: Machine | None) -> FoundParameters:
     """Calibrate every float tensor, so that the file serves several machines.
 
-    Operators in steps have the steps of this machine, or if there is none, those of any machine.
+    Operators in steps have the steps of this machine; with `machine` None those of any machine.
     """
     chip = machine.chip if machine else None
     numerics = chip.numerics if chip else None
@@ -202,10 +209,10 @@ def _repair(options: argparse.Namespace, model: NormalModel, data: Samples) -> F
 def _of(
     options: argparse.Namespace, model: NormalModel, network: Network | None, ranges: Mapping[str, Range | Quant]
 ) -> dict[str, Any]:
-    """Return the tensors' keys of the file.
+    """Return the keyword arguments of `Parameters` that calibration and repair share: tensors, names, sources and types.
 
-    Encodings are scales of codes, and so of each tensor's own, with the room that the build would leave.
-    A file of ours has ranges, and the types that the user or repair set.
+    Encodings are scales of codes, and so of each tensor's own, with the room that the build would leave. A parameters file has
+    ranges, and the types that the user or repair set.
     """
     type_keys: dict[str, Any] = {}
     if network is not None and options.output.suffix in SUFFIXES:

@@ -51,7 +51,7 @@ class Demo:
 
 
 def run(machine: str, images: int | None, simulate: int) -> Demo:
-    """Run the demo.
+    """Build the shipped classifier for a machine and judge it; return the result.
 
     `images`: at most so many of the test images (None: all), the first `simulate` of them on the simulator too.
     """
@@ -64,7 +64,7 @@ def run(machine: str, images: int | None, simulate: int) -> Demo:
 
 
 def differences(built: Build, inputs: Sequence[Array]) -> tuple[int, ...]:
-    """Return the inputs that give other output bits on the simulator, from the file's bytes, than in the integer reference."""
+    """Return the indices of inputs that give other output bits on the simulator, from the file's bytes, than in the reference."""
     simulator, reference = Session(built.data), Session(built.container, backend="reference")
     name = built.container.inputs[0].name
     pairs = ((simulator.run(None, {name: x}), reference.run(None, {name: x})) for x in inputs)
@@ -72,6 +72,7 @@ def differences(built: Build, inputs: Sequence[Array]) -> tuple[int, ...]:
 
 
 def accuracy_text(demo: Demo) -> str:
+    """Return a table of float and integer accuracy, and lines on agreement and on the simulated images."""
     result = demo.scores
     rows = [
         ("float32, onnxruntime", f"{100 * result.top1_float:.2f} %", ""),
@@ -92,7 +93,10 @@ def accuracy_text(demo: Demo) -> str:
 
 
 def cycles_text(figures: Mapping[str, Any]) -> str:
-    """The longest layers, then what bounds how many cycles, then how busy each engine was."""
+    """Return a table of the longest layers, then which engine bounds how many cycles, then how busy each engine was.
+
+    `figures`: figures of the build.
+    """
     cycles = figures["cycles"]
     longest = sorted(figures["layers"], key=lambda layer: -layer["cycles"])
     shown = [
@@ -113,10 +117,12 @@ def cycles_text(figures: Mapping[str, Any]) -> str:
 
 
 def _share(part: int, total: int) -> str:
+    """Return a percentage as text; `-` where the total is 0."""
     return f"{100 * part / total:.1f} %" if total else "-"
 
 
 def demo_json(demo: Demo) -> str:
+    """Return the result as JSON text: scores, simulated images, differing images, figures of the build."""
     report = {
         "scores": {**asdict(demo.scores), "points": demo.scores.points},
         "simulated": demo.simulated,
@@ -137,6 +143,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Run the demo and print its report; return 1 where a bit differs, else 0."""
     args = arguments()
     start_s = time.process_time()
     with report_errors():

@@ -53,8 +53,8 @@ CALIBRATION_SEED = 1  # the stamps are judged on seed 0
 class Labelled:
     """A labelled sample.
 
-    `x`: one sample as the network takes it, batch 1.
-    `accepted`: any of these classes is right.
+    `x`: float32, the network's input with batch 1.
+    `accepted`: classes of which any is right.
     """
 
     x: Array
@@ -63,7 +63,12 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Scores:
-    """Shares are of `images`. error_points: standard error of top1_int - top1_float, from the images where only one is right."""
+    """Accuracy of a classifier in float and in a machine's integers over the same images.
+
+    `top1_*`, `top5_*`, `agreement`: shares of `images` from 0 to 1; agreement: both name the same class.
+    `error_points`: standard error of top1_int - top1_float in percentage points, from the images where only one is right.
+    `sqnr_db`: of the integer logits against the float ones.
+    """
 
     machine: str
     images: int
@@ -77,14 +82,15 @@ class Scores:
 
     @property
     def points(self) -> float:
-        """Top-1 lost (negative) or won in percentage points."""
+        """The difference top1_int - top1_float in percentage points; negative: accuracy lost."""
         return 100 * (self.top1_int - self.top1_float)
 
 
 def scores(machine: str, real: Array, got: Array, accepted: Sequence[tuple[int, ...]]) -> Scores:
     """Return the scores of a machine.
 
-    `real`, `got`: float[n, classes].
+    `real`, `got`: float[n, classes], logits of float and of the integers.
+    `accepted`: of each image, the classes that are right.
     """
     n = len(real)
     right_float, right_int = _right(real, accepted, 1), _right(got, accepted, 1)
@@ -112,13 +118,13 @@ def compute_paired_error(a: Array, b: Array) -> float:
 
 
 def _right(logits: Array, accepted: Sequence[tuple[int, ...]], k: int) -> NDArray[np.bool_]:
-    # Integer logits tie: the lower class goes first, as in argmax.
+    """Return bool[n]: whether one of the k largest logits is an accepted class. Of equal logits the lower class goes first."""
     best = np.argsort(-logits, axis=1, kind="stable")[:, :k]
     return np.array([bool(set(row.tolist()) & set(right)) for row, right in zip(best, accepted)])
 
 
 def read_labelled(path: Path) -> tuple[Array, Array]:
-    """`x` [n, ...] and `y` [n] of an .npz. Raises CompileError."""
+    """Return x [n, ...] and y [n] of an .npz. Raise CompileError where one is missing, or they are not of one length above 0."""
     arrays = npz_arrays(path, "--npz takes an .npz with arrays x [n, ...] and y [n]")
     missing = [name for name in ("x", "y") if name not in arrays]
     if missing:
@@ -133,9 +139,11 @@ def read_labelled(path: Path) -> tuple[Array, Array]:
 
 
 def from_arrays(labelled: tuple[Array, Array], shape: tuple[int, ...], mean: float, std: float) -> Iterator[Labelled]:
-    """Yield the labelled samples.
+    """Yield the labelled samples as the network takes them.
 
-    `labelled`: of `read_labelled`; each x is scaled and given the network's shape, float32.
+    `labelled`: (x [n, ...], y [n]) of `read_labelled`; each x becomes float32 (x - mean) / std of the network's `shape`.
+
+    Raise CompileError where a sample has another number of elements than the shape.
     """
     x, y = labelled
     if x[0].size != int(np.prod(shape)):
@@ -145,17 +153,24 @@ def from_arrays(labelled: tuple[Array, Array], shape: tuple[int, ...], mean: flo
 
 
 def from_stamps(folder: Path, size: int, per_stamp: int, seed: int = 0) -> Iterator[Labelled]:
-    """EfficientNet-Lite's scaling; see scripts/stamp_dataset.py."""
+    """Yield the variants of each stamp (scripts/stamp_dataset.py), scaled as EfficientNet-Lite was trained.
+
+    `size`: side in pixels.
+    """
     for labelled in stamp_dataset.variants(folder, per_stamp, size, seed):
         yield Labelled(stamp_dataset.network_input(labelled.image), labelled.accepted)
 
 
 def stamp_files(folder: Path | None) -> list[Path]:
+    """Return the files of the stamps' folder; none where it is None."""
     return [] if folder is None else sorted(folder.glob("*"))
 
 
 def stamp_calibration(folder: Path, size: int, images: int, name: str, target: Path) -> Path:
-    """An .npz of `images` stamps drawn from all, in variants that the judged ones do not hold. name: of the network's input."""
+    """Write an .npz of at most `images` stamps in variants that the judged ones do not hold, to `target`, and return that.
+
+    `name`: of the network's input.
+    """
     every = [labelled.x for labelled in from_stamps(folder, size, 2, CALIBRATION_SEED)][1::2]
     chosen = random.Random(CALIBRATION_SEED).sample(every, min(images, len(every)))
     np.savez(target, allow_pickle=False, **{name: np.concatenate(chosen)})
@@ -163,7 +178,10 @@ def stamp_calibration(folder: Path, size: int, images: int, name: str, target: P
 
 
 def float_runner(path: Path) -> tuple[str, Callable[[Array], Array]]:
-    """(name of the only input, function from a sample to the first output's numbers, float[classes])."""
+    """Return the name of the only input, and a function from a sample to the first output as a flat array.
+
+    Raise CompileError where the model has several inputs.
+    """
     session = open_session(path)
     names = [port.name for port in session.get_inputs()]
     if len(names) != 1:
@@ -174,7 +192,10 @@ def float_runner(path: Path) -> tuple[str, Callable[[Array], Array]]:
 def evaluate(
     path: Path, builds: Mapping[str, Build], samples: Iterator[Labelled], progress: Callable[[int], None]
 ) -> list[Scores]:
-    """One entry a machine of `builds`. Samples are read once."""
+    """Return the scores of each machine of `builds`, in their order. The samples are read once.
+
+    `progress`: called with the number of samples done.
+    """
     name, in_float = float_runner(path)
     sessions = {machine: Session(built.container, backend="reference") for machine, built in builds.items()}
     real: list[Array] = []
@@ -190,6 +211,7 @@ def evaluate(
 
 
 def scores_text(result: Scores) -> str:
+    """Return one line with the scores of a machine."""
     return (
         f"{result.machine:14s} n {result.images}  top-1 float {100 * result.top1_float:.2f} % int {100 * result.top1_int:.2f} % "
         f"({result.points:+.2f} points, standard error {result.error_points:.2f})  "
@@ -199,6 +221,7 @@ def scores_text(result: Scores) -> str:
 
 
 def show_progress(done: int) -> None:
+    """Write the number of images done to stderr, where that is a terminal."""
     if sys.stderr.isatty():
         print(f"\r{done} images ", end="", file=sys.stderr, flush=True)
 
@@ -211,6 +234,7 @@ def count(text: str) -> int:
 
 
 def divisor(text: str) -> float:
+    """Parse an option for a finite number other than 0. Raise ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
@@ -245,6 +269,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(args: Any) -> list[Scores]:
+    """Build the model for each machine, score it on the samples, and return one entry for each machine."""
     shapes = input_shapes([] if args.shape is None else [args.shape])
     machines = args.hw or list_shipped_names()
     inputs = {**model_inputs(args.model), **machine_inputs(*machines), **data_inputs("--calib", args.calib)}

@@ -37,7 +37,7 @@ NETWORKS = Path(__file__).parent.parent / "examples" / "networks"
 
 
 class FetchError(Exception):
-    """A package could not be had, or is not the one that is pinned."""
+    """An error: a package could not be had, or is not the one that is pinned."""
 
 
 # ------------------------------------------------------------------------------------------------ packages
@@ -97,6 +97,7 @@ STAMPS = Package(
 
 
 def client_command(package: Package) -> list[str]:
+    """Return the command that downloads the package's archive into the current directory."""
     if package.client == "apt":
         return ["apt-get", "download", "-q", f"{package.name}={package.version}"]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
@@ -104,7 +105,7 @@ def client_command(package: Package) -> list[str]:
 
 
 def find_archive(package: Package, cache: Path) -> Path | None:
-    """The package's archive in `cache`, or None (a wheel spells `-` as `_`)."""
+    """Return the package's archive in `cache`, or None. A wheel's name has `_` for `-`."""
     stem = f"{package.name}_" if package.client == "apt" else f"{package.name.replace('-', '_')}-{package.version}-"
     suffix = ".deb" if package.client == "apt" else ".whl"
     archives = sorted(file for file in cache.iterdir() if file.name.startswith(stem) and file.name.endswith(suffix))
@@ -112,7 +113,8 @@ def find_archive(package: Package, cache: Path) -> Path | None:
 
 
 def fetch(package: Package, cache: Path) -> Path:
-    """The package's archive, downloaded into `cache` unless it is there; raises FetchError where it is not the pinned one."""
+    """Return the package's archive, downloaded into `cache` unless it is there. Raise FetchError where it is not the pinned
+    one."""
     cache.mkdir(parents=True, exist_ok=True)
     title = f"{package.name} {package.version}"
     if not find_archive(package, cache):
@@ -133,7 +135,8 @@ def fetch(package: Package, cache: Path) -> Path:
 
 
 def wheel_member(wheel: Path, ending: str) -> bytes:
-    """The bytes of the one file in the wheel whose path ends so."""
+    """Return the bytes of the one file in the wheel whose path ends with `ending`. Raise FetchError where there is not just
+    one."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(ending)]
         if len(names) != 1:
@@ -142,6 +145,7 @@ def wheel_member(wheel: Path, ending: str) -> bytes:
 
 
 def unpack_debian(archive: Path, into: Path) -> Path:
+    """Unpack a Debian archive into a folder and return the folder. Raise FetchError."""
     done = subprocess.run(["dpkg-deb", "-x", archive, into], capture_output=True, text=True, check=False)
     if done.returncode:
         raise FetchError(f"{archive.name}: dpkg-deb failed: {done.stderr.strip()[-300:]}")
@@ -151,6 +155,8 @@ def unpack_debian(archive: Path, into: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ torch files
 @dataclass(frozen=True)
 class StorageRecord:
+    """A storage of a torch file: the key of its bytes and the type of its elements."""
+
     key: str
     dtype: np.dtype[Any]
 
@@ -193,7 +199,10 @@ class DataOnlyUnpickler(pickle.Unpickler):
 
 
 def read_legacy_torch(raw: bytes) -> Weights:
-    """The state dict of a file that torch.save wrote before torch 1.6: four pickles and the keys, then the storages."""
+    """Return the state dict of a file that torch.save wrote before torch 1.6, as arrays by name. No code of the file runs.
+
+    Such a file has four pickles and the keys, then the storages. Raise FetchError for another form.
+    """
     stream = io.BytesIO(raw)
 
     def load() -> Any:
@@ -213,6 +222,7 @@ def read_legacy_torch(raw: bytes) -> Weights:
 
 
 def view_of(record: TensorRecord, storage: NDArray[Any]) -> NDArray[Any]:
+    """Return the tensor of a record as an array of its own."""
     strides_bytes = [stride * storage.itemsize for stride in record.strides]
     return np.lib.stride_tricks.as_strided(storage[record.offset :], record.shape, strides_bytes).copy()
 
@@ -226,27 +236,32 @@ class Place:
     cache: Path
 
     def file(self, relative: str, content: bytes) -> None:
+        """Write a file below `dest`, with its folders."""
         path = self.dest / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
 
 def make_efficientnet(place: Place) -> None:
+    """Write models/efficientnet_lite0.onnx."""
     weights = read_legacy_torch(wheel_member(fetch(EFFICIENTNET, place.cache), ".pth"))
     place.file("models/efficientnet_lite0.onnx", efficientnet_lite0(weights).SerializeToString(deterministic=True))
 
 
 def make_ppocrv4(place: Place) -> None:
+    """Write models/ppocrv4_det.onnx and models/ppocrv4_rec.onnx."""
     wheel = fetch(RAPIDOCR, place.cache)
     for part in ("det", "rec"):
         place.file(f"models/ppocrv4_{part}.onnx", wheel_member(wheel, f"ch_PP-OCRv4_{part}_infer.onnx"))
 
 
 def make_ddddocr(place: Place) -> None:
+    """Write models/ddddocr_det_yolox.onnx."""
     place.file("models/ddddocr_det_yolox.onnx", wheel_member(fetch(DDDDOCR, place.cache), "common_det.onnx"))
 
 
 def make_mtcnn(place: Place) -> None:
+    """Write models/mtcnn_pnet.onnx, mtcnn_rnet.onnx and mtcnn_onet.onnx."""
     wheel = fetch(FACENET, place.cache)
     for net, build in (("pnet", mtcnn_pnet), ("rnet", mtcnn_rnet), ("onet", mtcnn_onet)):
         model = build(read_legacy_torch(wheel_member(wheel, f"data/{net}.pt")))
@@ -254,6 +269,7 @@ def make_mtcnn(place: Place) -> None:
 
 
 def make_networks(place: Place) -> None:
+    """Write examples/networks with seeded random weights to networks/."""
     command = [sys.executable, str(NETWORKS / "fill_weights.py"), str(place.dest / "networks")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -261,6 +277,7 @@ def make_networks(place: Place) -> None:
 
 
 def make_fashion_mnist(place: Place) -> None:
+    """Write data/fashion_mnist.npz: x_train, x_test uint8[n, 28, 28] and y_train, y_test uint8[n]."""
     root = unpack_debian(fetch(FASHION, place.cache), place.cache / "fashion")
     folder = root / "usr/share/datasets/fashion-mnist"
     arrays: dict[str, Any] = {}
@@ -274,6 +291,7 @@ def make_fashion_mnist(place: Place) -> None:
 
 
 def make_stamps(place: Place) -> None:
+    """Write data/stamps: the PNGs of Tux Paint's stamps in their folders."""
     root = unpack_debian(fetch(STAMPS, place.cache), place.cache / "stamps") / "usr/share/tuxpaint/stamps"
     for picture in sorted(root.rglob("*.png")):
         place.file(f"data/stamps/{picture.relative_to(root)}", picture.read_bytes())
@@ -291,12 +309,14 @@ ENTRIES: dict[str, tuple[Callable[[Place], None], Package | None]] = {
 
 
 def describe(package: Package | None) -> str:
+    """Return where an entry is from, with its licence; `package` None: it is generated here."""
     if not package:
         return "examples/networks with seeded random weights"
     return f"{package.client} {package.name} {package.version} ({package.licence})"
 
 
 def main() -> int:
+    """Fetch the entries of the command line, or list them; return 1 where one could not be had, else 0."""
     parser = argparse.ArgumentParser(description="Fetch public models and labelled data.")
     parser.add_argument("dest", type=Path, nargs="?", default=Path("zoo"), help="folder to write (default: zoo)")
     parser.add_argument("--only", help="entries to fetch, separated by commas")

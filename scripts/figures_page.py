@@ -21,7 +21,7 @@ HEAD = """# Figures of a build
 
 
 def page() -> str:
-    """Return the page: a table for each type, those of the complete report first."""
+    """Return the Markdown of docs/figures.md: a table for each type, those of the complete report first."""
     types = [t for t in vars(figure_types).values() if is_typeddict(t) and t.__module__ == figure_types.__name__]
     first = [figure_types.BuildFigures, figure_types.EntriesFigures]
     return HEAD + "".join(_section(t) for t in [*first, *(t for t in types if t not in first)])
@@ -34,12 +34,14 @@ def _section(figure_type: Any) -> str:
 
 
 def _rows(figure_type: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, type, meaning) of each key of a TypedDict."""
     for key, hint in get_type_hints(figure_type, include_extras=True).items():
         annotated = hint if hasattr(hint, "__metadata__") else hint.__args__[0]  # NotRequired
         yield key, _type_text(annotated.__origin__), annotated.__metadata__[0]
 
 
 def _type_text(hint: Any) -> str:
+    """Return a type hint as the page shows it, without modules and with null for None."""
     if isinstance(hint, type) and not hasattr(hint, "__args__"):
         return hint.__name__
     text = re.sub(r"[\w.]*\.(\w+)", r"\1", str(hint))
@@ -47,6 +49,7 @@ def _type_text(hint: Any) -> str:
 
 
 def _link(text: str) -> str:
+    """Return the text with links to the page's sections on its types."""
     linked = re.sub(r"\b([A-Z]\w+)\b", lambda m: f"[{m[1]}](#{m[1].lower()})", text)
     return linked.replace("|", r"\|")
 

@@ -45,7 +45,11 @@ _NUMBER = re.compile(r"_?[A-Z][A-Z0-9_]* *(: *\w+)? *= *-?[0-9._]+(e-?\d+)?\b(?!
 
 @dataclass(frozen=True)
 class Fault:
-    """A place that a rule refuses. `text`: the identifier, or the beginning of the sentence."""
+    """A place that a rule refuses.
+
+    `path`: relative to the root.
+    `text`: the identifier, or the sentence.
+    """
 
     path: str
     line: int
@@ -54,12 +58,23 @@ class Fault:
 
     @property
     def key(self) -> str:
+        """The text by which an exception names the place: rule, path and text."""
         return f"{self.rule} {self.path} {self.text}"
 
 
 @dataclass(frozen=True)
 class Words:
-    """The data of lint_words.yaml."""
+    """The rules' data: lint_words.yaml, and the measured numbers of docs/constants.md.
+
+    `bare`: identifiers that are refused whole; `words`: refused as one word of an identifier.
+    `pairs`: a bare name -> the name that allows it in the same scope.
+    `fragments`: words with which no docstring opens.
+    `sentence_words`, `cell_characters`: the most that are allowed.
+    `allowed`: rule -> places that may still stand.
+    `excluded`, `exceptions`: folder, or `Fault.key`, -> the reason.
+    `tuned`: folders whose numbers need a source; `untuned_names`: ends of names that need none; `untuned`: (path, name) likewise.
+    `measured`: (path, name) of numbers in docs/constants.md.
+    """
 
     bare: frozenset[str]
     words: frozenset[str]
@@ -77,7 +92,7 @@ class Words:
 
     @classmethod
     def read(cls, path: Path) -> Words:
-        """Read lint_words.yaml, and of docs/constants.md the path and name of each number that was measured."""
+        """Return the data of lint_words.yaml at `path`, with the numbers that docs/constants.md says were measured."""
         data = yaml.safe_load(path.read_text())
         sets = {key: frozenset(data.pop(key)) for key in ("bare", "words", "fragments")}
         tuples = {key: tuple(data.pop(key)) for key in ("tuned", "untuned_names")}
@@ -93,13 +108,17 @@ class Words:
         return is_tuned and (path, name) not in self.untuned | self.measured
 
     def refuses(self, name: str, scope: set[str]) -> str | None:
-        """Return the rule that refuses an identifier, or None. `scope`: all names bound beside it, without underscores."""
+        """Return the rule that refuses an identifier, `name` or `word`, or None.
+
+        `scope`: all names bound beside it, without underscores.
+        """
         plain = name.lstrip("_")
         if plain.lower() in self.bare and self.pairs.get(plain) not in scope:
             return "name"
         return "word" if self.words & set(split_words(name)) else None
 
     def long_sentences(self, text: str) -> list[str]:
+        """Return the sentences of a text that have too many words."""
         sentences = _SENTENCE_END.split(" ".join(text.split()))
         return [s for s in sentences if len(s.split()) > self.sentence_words]
 
@@ -125,6 +144,7 @@ def bound_names(scope: ast.AST) -> dict[str, int]:
 
 
 def name_faults(path: str, tree: ast.Module, words: Words) -> Iterator[Fault]:
+    """Yield the faults of the rules `name` and `word` in a file."""
     for scope in (n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.Lambda, *Definition))):
         lines = bound_names(scope)
         plain = {name.lstrip("_") for name in lines}
@@ -140,6 +160,7 @@ def is_participle(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def definition_faults(path: str, tree: ast.Module, words: Words) -> Iterator[Fault]:
+    """Yield the faults of function names (`verb`) and of docstrings in a file."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_participle(node):
             yield Fault(path, node.lineno, "verb", node.name)
@@ -148,7 +169,7 @@ def definition_faults(path: str, tree: ast.Module, words: Words) -> Iterator[Fau
 
 
 def graph_faults(path: str, tree: ast.Module) -> Iterator[Fault]:
-    """Faults of a script or test that makes an ONNX graph by hand. The product writes graphs, each in its own way."""
+    """Yield the faults of a script or test that makes an ONNX graph by hand. The product writes graphs, each in its own way."""
     for node in ast.walk(tree):
         names = (getattr(node, field, None) for field in ("id", "attr", "name"))
         if not path.startswith(PRODUCT) and "make_graph" in names:
@@ -156,6 +177,7 @@ def graph_faults(path: str, tree: ast.Module) -> Iterator[Fault]:
 
 
 def docstring_faults(path: str, line: int, docstring: str, words: Words) -> Iterator[Fault]:
+    """Yield the faults of one docstring: `fragment`, `no-summary`, `sentence`."""
     first = docstring.split()[0].rstrip(",:;.")
     if first in words.fragments:
         yield Fault(path, line, "fragment", docstring.splitlines()[0])
@@ -166,6 +188,7 @@ def docstring_faults(path: str, line: int, docstring: str, words: Words) -> Iter
 
 
 def python_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
+    """Yield the faults of a Python file by all rules."""
     tree = ast.parse(text)
     yield from name_faults(path, tree, words)
     yield from definition_faults(path, tree, words)
@@ -177,7 +200,7 @@ def python_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
 
 
 def page_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
-    """Faults of a Markdown page. Its code blocks and headings are left out."""
+    """Yield the faults of a Markdown page. Its code blocks and headings are left out."""
     prose = re.sub(r"```.*?```", "", text, flags=re.S)
     for line in prose.splitlines():
         if line.startswith("|"):

@@ -71,20 +71,25 @@ class GraphBuilder:
     constants: dict[str, NDArray[Any]] = field(default_factory=dict[str, "NDArray[Any]"])
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
+        """Add an initializer and return its name."""
         self.constants[name] = values
         return name
 
     def scalar(self, name: str, value: float) -> str:
+        """Add a float32 initializer without dimensions and return its name."""
         return self.constant(name, np.array(value, np.float32))
 
     def node(self, op: str, name: str, inputs: list[str], **attributes: Any) -> str:
+        """Add a node with one output called `name`, as the node is, and return that name."""
         self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
         return name
 
     def build(self, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], opset: int, doc: str = "") -> onnx.ModelProto:
-        """Make the checked model. Inputs and outputs: name -> shape, all float32; an output's None is inferred.
+        """Return the checked model of the nodes so far.
 
-        Raises onnx.checker.ValidationError on a bad graph.
+        `inputs`, `outputs`: name -> shape, all float32; an output's None is inferred.
+
+        Raise onnx.checker.ValidationError for a bad graph.
         """
         model = build_model(self.nodes, inputs, outputs, self.constants, opset=opset, name=self.name, doc=doc)
         if None in outputs.values():
@@ -101,7 +106,10 @@ def fold_batch_norm(
     variance: NDArray[np.float32],
     epsilon: float,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Convolution weights [oc, ...] and its batch normalization [oc] -> weights, bias [oc]; computed in float64."""
+    """Return the weights and bias of a convolution without bias that its batch normalization is folded into.
+
+    `weights`: [oc, ...]; the other arrays [oc]. The result is float32, computed in float64.
+    """
     gain = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
     folded = weights.astype(np.float64) * gain.reshape(-1, *[1] * (weights.ndim - 1))
     bias = beta.astype(np.float64) - mean.astype(np.float64) * gain

@@ -23,6 +23,7 @@ EFFORT, EFFORT_FEW, FEW_BUFFERS = 400_000, 1_000_000, 500
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (None: the process's arguments) and return its exit code: 0, 1 or 2, as above."""
     options = _options(argv)
     try:
         require_writable({"--plot": options.plot}, {"the buffers": options.file})
@@ -77,6 +78,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _bytes(text: str) -> int:
+    """Parse a number of bytes. Raise ArgumentTypeError."""
     try:
         return int(text)
     except ValueError:
@@ -84,6 +86,7 @@ def _bytes(text: str) -> int:
 
 
 def _impossible(buffers: Sequence[Buffer], capacity: int | None) -> str | None:
+    """Return why no plan can exist, that is, which buffer exceeds the capacity; None where none does or there is no capacity."""
     largest = max(buffers, key=lambda b: b.size_bytes)
     if capacity is not None and largest.size_bytes > capacity:
         return f"buffer {largest.name}: size {largest.size_bytes} is larger than the capacity {capacity}"
@@ -91,11 +94,13 @@ def _impossible(buffers: Sequence[Buffer], capacity: int | None) -> str | None:
 
 
 def _refuse(message: str) -> int:
+    """Print the message to stderr and return exit code 2."""
     print("\n".join(f"plan_memory: {line}" for line in message.splitlines()), file=sys.stderr)
     return 2
 
 
 def _report(buffers: Sequence[Buffer], plan: Placement, seconds: float) -> None:
+    """Print the certificate of a valid plan: peak, lower bound, gap, search nodes and CPU time."""
     faults = validate(buffers, plan)
     assert not faults, faults
     proof = "proved optimal" if plan.proved else f"gap {plan.gap:.4%}"
@@ -107,6 +112,7 @@ def _report(buffers: Sequence[Buffer], plan: Placement, seconds: float) -> None:
 
 
 def _print_live(buffers: Sequence[Buffer]) -> None:
+    """Print the buffers that are live at the step of the largest live set, the largest first."""
     step, live, total = live_at_peak(buffers)
     print(f"live at step {step}: {len(live)} buffers, {total} bytes")
     print(f"{'id':>12} {'bytes':>12} {'share':>7}  steps")

@@ -186,7 +186,12 @@ MARGIN = 0.85  # of the picture's side, filled by variant 0
 
 @dataclass(frozen=True)
 class Labelled:
-    """`image` is uint8[size, size, 3] RGB; any of `accepted` is right."""
+    """A labelled image.
+
+    `image`: uint8[size, size, 3], RGB.
+    `accepted`: ImageNet-1k classes of which any is right.
+    `stamp`: path of the stamp without .png.
+    """
 
     image: NDArray[np.uint8]
     accepted: tuple[int, ...]
@@ -194,14 +199,14 @@ class Labelled:
 
 
 def resize_stamp(stamp: Image.Image, fraction: float, size: int) -> Image.Image:
-    """The stamp with its longer side `fraction` of `size` pixels."""
+    """Return the stamp with its longer side `fraction` of `size` pixels."""
     ratio = fraction * size / max(stamp.size)
     shape = (max(1, round(stamp.width * ratio)), max(1, round(stamp.height * ratio)))
     return stamp.resize(shape, Image.Resampling.LANCZOS)
 
 
 def plain(stamp: Image.Image, size: int) -> Image.Image:
-    """Centred on white."""
+    """Return the stamp centred on a white square of `size` pixels."""
     small = resize_stamp(stamp, MARGIN, size)
     canvas = Image.new("RGB", (size, size), (255, 255, 255))
     canvas.paste(small, ((size - small.width) // 2, (size - small.height) // 2), small)
@@ -209,7 +214,10 @@ def plain(stamp: Image.Image, size: int) -> Image.Image:
 
 
 def augment_stamp(stamp: Image.Image, size: int, rng: random.Random) -> Image.Image:
-    """Mirrored half of the time, turned up to 12 degrees, 0.6 to 0.98 of the side, anywhere on a plain colour."""
+    """Return the stamp on a square of a random plain colour, at a random place.
+
+    It is mirrored half of the time, rotated up to 12 degrees, and 0.6 to 0.98 of the side.
+    """
     fraction = rng.uniform(0.6, 0.98)
     if rng.random() < 0.5:
         stamp = stamp.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -222,7 +230,10 @@ def augment_stamp(stamp: Image.Image, size: int, rng: random.Random) -> Image.Im
 
 
 def variants(folder: Path, per_stamp: int = 8, size: int = 224, seed: int = 0) -> Iterator[Labelled]:
-    """Every stamp in `folder` (DEST/data/stamps of fetch_zoo.py) `per_stamp` times, in a fixed order."""
+    """Yield every stamp of ACCEPTED in `folder` (DEST/data/stamps of fetch_zoo.py) `per_stamp` times, in a fixed order.
+
+    The first variant of each is `plain`; the others are drawn by `seed`.
+    """
     rng = random.Random(seed)
     for name, accepted in ACCEPTED.items():
         with Image.open(folder / f"{name}.png", formats=["PNG"]) as picture:
@@ -234,7 +245,7 @@ def variants(folder: Path, per_stamp: int = 8, size: int = 224, seed: int = 0) -
 
 
 def network_input(image: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8[h, w, 3] -> float32[1, 3, h, w], (rgb - 127) / 128: EfficientNet-Lite's scaling."""
+    """Return float32[1, 3, h, w] from uint8[h, w, 3]: (rgb - 127) / 128, as EfficientNet-Lite was trained."""
     return ((image.astype(np.float32) - np.float32(127)) / np.float32(128)).transpose(2, 0, 1)[None]
 
 

@@ -42,11 +42,14 @@ MOST_TOLD = 4  # reasons of a network
 
 @dataclass(frozen=True)
 class Survey:
-    """A survey of one network on one machine.
+    """The result of one network on one machine.
 
-    `verdict`: "equal", or what went wrong.
-    `islands`: without front ends of integers, which `fronts` counts.
-    `hosted`: reasons by the operators that they keep on the host.
+    `verdict`: "equal", or "refused: ..." or "DIFFERS: ..." of the simulator against the reference.
+    `regions`: parts on the chip.
+    `islands`: host subgraphs, without front ends of integers, which `fronts` counts.
+    `nodes`: nodes on the host.
+    `host_macs`: share of the multiply-accumulates on the host, 0..1.
+    `hosted`: reason by `OPERATOR node` that stays on the host, but for fronts.
     """
 
     network: str
@@ -62,9 +65,11 @@ class Survey:
 
     @property
     def is_complete(self) -> bool:
+        """True where the bits are equal and no host subgraph has float operands."""
         return self.verdict == "equal" and not self.islands
 
     def row(self) -> str:
+        """Return one line of the printed table."""
         verdict = "whole" if self.is_complete else "cut" if self.verdict == "equal" else self.verdict
         counts = f"{self.regions:3d} regions {self.islands:3d} islands {self.fronts:2d} fronts {self.nodes:3d} nodes on host"
         if not self.regions:
@@ -73,6 +78,7 @@ class Survey:
 
 
 def survey_model(path: Path, options: BuildOptions, machine: str) -> Survey:
+    """Build a network and run it once on random inputs; return the result, with a refusal as its verdict."""
     try:
         built = build(str(path), options)
     except ToolchainError as fault:
@@ -98,18 +104,19 @@ def survey_model(path: Path, options: BuildOptions, machine: str) -> Survey:
 
 
 def _is_front(island: HostSubgraph, container: Container) -> bool:
-    """Return whether the host subgraph reads only integer inputs of the model."""
+    """Return whether the host subgraph reads only integer or bool inputs of the model."""
     dtype_by_input = {t.name: np.dtype(t.dtype) for t in container.inputs}
     return all(name in dtype_by_input and dtype_by_input[name].kind in "iub" for name in island.inputs)
 
 
 def _of(pairs: list[tuple[str, str]], path: Path) -> list[str]:
-    """Return the option texts for a network, those of inputs that it has."""
+    """Return the texts NAME=NUMBERS of an option that apply to a network: its file name matches and it has that input."""
     names = {i.name for i in onnx.ModelProto.FromString(path.read_bytes()).graph.input}
     return [text for pattern, text in pairs if fnmatchcase(path.stem, pattern) and text.rpartition("=")[0] in names]
 
 
 def options_of(path: Path, args: argparse.Namespace, machine: str) -> BuildOptions:
+    """Return the build options of a network, with the shapes and values of the options that match it."""
     values = dict(text.rsplit("=", 1) for text in _of(args.value, path))
     return BuildOptions(
         machine,
@@ -120,6 +127,7 @@ def options_of(path: Path, args: argparse.Namespace, machine: str) -> BuildOptio
 
 
 def _parse_scoped(text: str) -> tuple[str, str]:
+    """Parse PATTERN:NAME=NUMBERS into (PATTERN, NAME=NUMBERS). Raise ArgumentTypeError."""
     pattern, colon, rest = text.partition(":")
     if not colon or "=" not in rest:
         raise argparse.ArgumentTypeError(f"{text}: must be PATTERN:NAME=NUMBERS")
@@ -138,6 +146,8 @@ def arguments() -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Survey all networks on all machines, print rows, reasons and summaries; return 1 where one is refused or differs, else
+    0."""
     paths = [results for path in args.networks for results in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
     for machine in args.hw:
         load_machine(machine)
@@ -159,11 +169,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _by_reason(survey: Survey) -> list[tuple[str, list[str]]]:
+    """Return (reason, its nodes), the most common reason first."""
     counts = Counter(survey.hosted.values())
     return [(reason, [n for n, r in survey.hosted.items() if r == reason]) for reason, _ in counts.most_common()]
 
 
 def summary(machine: str, surveys: list[Survey]) -> str:
+    """Return one line on all networks of a machine."""
     complete, islands = sum(s.is_complete for s in surveys), sum(s.islands for s in surveys)
     share, fronts = f"{complete} of {len(surveys)} whole ({complete / len(surveys):.0%})", sum(s.fronts for s in surveys)
     return f"{machine}: {share}, {islands} islands ({islands / len(surveys):.2f} a network), {fronts} fronts of whole numbers"

@@ -77,7 +77,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Fashion:
-    """Images are uint8[n, 28, 28], labels uint8[n] in 0..9."""
+    """The data set: images uint8[n, 28, 28], labels uint8[n] in 0..9."""
 
     x_train: NDArray[np.uint8]
     y_train: NDArray[np.uint8]
@@ -87,7 +87,10 @@ class Fashion:
 
 # ------------------------------------------------------------------------------------------------ data
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """A gzipped IDX file of unsigned bytes (magic 0, 0, 8, rank; then big-endian sizes) -> uint8[sizes]."""
+    """Return uint8[sizes] of a gzipped IDX file of unsigned bytes (magic 0, 0, 8, rank; then big-endian sizes).
+
+    End the program where it is another file.
+    """
     raw = gzip.decompress(path.read_bytes())
     if raw[:3] != b"\0\0\x08":
         raise SystemExit(f"{path}: not an IDX file of unsigned bytes (magic {raw[:4].hex()}, expected 000008xx)")
@@ -97,7 +100,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def load_fashion(path: Path) -> Fashion:
-    """DATA, a .npz or a folder of IDX files, as arrays; ends the program with what to do where it is neither."""
+    """Return DATA, an .npz or a folder of IDX files, as arrays; end the program with a hint where it is neither."""
     if path.is_dir():
         parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
         files = [path / f"{part}-ubyte.gz" for part in parts]
@@ -112,13 +115,13 @@ def load_fashion(path: Path) -> Fashion:
 
 
 def scale(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8[n, 28, 28] -> float32[n, 1, 28, 28] in [0, 1]: the network's input."""
+    """Return the network's input: float32[n, 1, 28, 28] in [0, 1] from uint8[n, 28, 28]."""
     return images[:, None].astype(np.float32) / np.float32(255)
 
 
 # ------------------------------------------------------------------------------------------------ network
 class ConvNorm(nn.Module):
-    """Convolution without bias, padded to keep the size at stride 1, and batch normalization."""
+    """A convolution without bias, padded to keep the size at stride 1, and its batch normalization."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
@@ -130,7 +133,10 @@ class ConvNorm(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """float32[n, inputs, h, w] -> float32[n, block.channels, ceil(h / stride), ceil(w / stride)]."""
+    """A block of MobileNetV2: float32[n, inputs, h, w] -> float32[n, block.channels, ceil(h / stride), ceil(w / stride)].
+
+    It adds its input to its output where both have one shape.
+    """
 
     def __init__(self, inputs: int, block: Block) -> None:
         super().__init__()
@@ -148,7 +154,7 @@ class InvertedResidual(nn.Module):
 
 
 class Classifier(nn.Module):
-    """float32[n, 1, 28, 28] in [0, 1] -> logits float32[n, 10]."""
+    """The network: float32[n, 1, 28, 28] in [0, 1] -> logits float32[n, 10]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +172,7 @@ class Classifier(nn.Module):
 
 # ------------------------------------------------------------------------------------------------ training
 def augment(images: Tensor, shift_pixels: int, rng: torch.Generator) -> Tensor:
-    """float32[n, 1, h, w]: each image mirrored half of the time and shifted by up to `shift_pixels` both ways."""
+    """Return the images float32[n, 1, h, w], each mirrored half of the time and shifted by up to `shift_pixels` both ways."""
     n, _, h, w = images.shape
     padded = nn.functional.pad(images, (shift_pixels,) * 4)[:, 0]
     dy, dx = torch.randint(0, 2 * shift_pixels + 1, (2, n, 1), generator=rng)
@@ -177,7 +183,7 @@ def augment(images: Tensor, shift_pixels: int, rng: torch.Generator) -> Tensor:
 
 
 def batches(data: Fashion, recipe: Recipe, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch in random order, augmented; the last, smaller batch is left out."""
+    """Yield (images, labels) of one epoch in random order, augmented; the last, smaller batch is left out."""
     order = torch.randperm(len(data.x_train), generator=rng)
     for start in range(0, len(order) - recipe.batch + 1, recipe.batch):
         index = order[start : start + recipe.batch].numpy()
@@ -186,7 +192,7 @@ def batches(data: Fashion, recipe: Recipe, rng: torch.Generator) -> Iterator[tup
 
 
 def train(data: Fashion, recipe: Recipe) -> Classifier:
-    """The trained network in evaluation mode; prints one line an epoch."""
+    """Return the trained network in evaluation mode; print one line an epoch."""
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(recipe.threads)
     torch.use_deterministic_algorithms(True)
@@ -221,18 +227,20 @@ def train(data: Fashion, recipe: Recipe) -> Classifier:
 
 # ------------------------------------------------------------------------------------------------ export
 def values(tensor: Tensor | None) -> NDArray[np.float32]:
+    """Return a tensor as an array."""
     assert tensor is not None, "batch normalization here keeps running statistics"
     return tensor.detach().numpy()
 
 
 def fold_norm(layer: ConvNorm) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Convolution and batch normalization -> weights [oc, ic / groups, kh, kw], bias [oc]."""
+    """Return weights [oc, ic / groups, kh, kw] and bias [oc] of a convolution with its batch normalization folded in."""
     norm = layer.norm
     tensors = (layer.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var)
     return fold_batch_norm(*(values(tensor) for tensor in tensors), epsilon=norm.eps)
 
 
 def emit_conv(graph: GraphBuilder, name: str, layer: ConvNorm, x: str, relu6: bool = True) -> str:
+    """Add a convolution, and a clip to 0..6 with `relu6`, to the graph; return the output's name."""
     conv = layer.conv
     weights, bias = fold_norm(layer)
     inputs = [x, graph.constant(f"{name}.weight", weights), graph.constant(f"{name}.bias", bias)]
@@ -243,7 +251,7 @@ def emit_conv(graph: GraphBuilder, name: str, layer: ConvNorm, x: str, relu6: bo
 
 
 def to_onnx(model: Classifier) -> onnx.ModelProto:
-    """Input x float32[N, 1, 28, 28] in [0, 1], output logits float32[N, 10]; checked."""
+    """Return the checked model: input x float32[N, 1, 28, 28] in [0, 1], output logits float32[N, 10]."""
     graph = GraphBuilder("classifier")
     graph.scalar("relu6.low", 0)
     graph.scalar("relu6.high", 6)
@@ -265,7 +273,7 @@ def to_onnx(model: Classifier) -> onnx.ModelProto:
 
 # ------------------------------------------------------------------------------------------------ output
 def accuracy(model: onnx.ModelProto, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> float:
-    """Top-1 in 0..1 of the exported graph in onnxruntime, 500 images at a time."""
+    """Return the top-1 share in 0..1 of the exported graph in onnxruntime; it runs 500 images at a time."""
     session = open_session(model.SerializeToString())
     correct = 0
     for start in range(0, len(images), 500):
@@ -276,14 +284,17 @@ def accuracy(model: onnx.ModelProto, images: NDArray[np.uint8], labels: NDArray[
 
 
 def calibration_images(data: Fashion, count: int) -> NDArray[np.float32]:
-    """The first training images of each class in turn, `count` in all, scaled: every class has its share."""
+    """Return the first training images of each class in turn, `count` in all, as the network's input."""
     by_class = [np.flatnonzero(data.y_train == label) for label in range(len(CLASSES))]
     picked = [by_class[i % len(CLASSES)][i // len(CLASSES)] for i in range(count)]
     return scale(data.x_train[np.array(picked)])
 
 
 def write_example(model: onnx.ModelProto, data: Fashion, out: Path, calib: int, test: int) -> None:
-    """classifier.onnx, calib.npz (x float32[n, 1, 28, 28]) and test.npz (x uint8[n, 28, 28], y uint8[n])."""
+    """Write classifier.onnx, calib.npz (x float32[n, 1, 28, 28]) and test.npz (x uint8[n, 28, 28], y uint8[n]) to `out`.
+
+    `calib`, `test`: numbers of images.
+    """
     out.mkdir(parents=True, exist_ok=True)
     (out / "classifier.onnx").write_bytes(model.SerializeToString(deterministic=True))
     np.savez_compressed(out / "calib.npz", x=calibration_images(data, calib))

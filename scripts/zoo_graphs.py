@@ -1,4 +1,7 @@
-"""ONNX graphs for the public weights that come without one; the names in the graphs are those of the weights."""
+"""Writes ONNX graphs for public weights that come without one, for scripts/fetch_zoo.py.
+
+Names in a graph are those of the weights, which are passed as {name: array} of a torch state dict.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +18,16 @@ LITE0_EPSILON = 1e-3
 
 
 def same_padding(size: int, kernel: int, stride: int) -> list[int]:
-    """TensorFlow's SAME for a square image: the odd pixel goes below and right. [top, left, bottom, right]."""
+    """Return [top, left, bottom, right] of TensorFlow's SAME for a square image: the odd pixel goes below and right."""
     total = max(0, (-(-size // stride) - 1) * stride + kernel - size)
     return [total // 2, total // 2, total - total // 2, total - total // 2]
 
 
 def efficientnet_lite0(weights: Weights) -> onnx.ModelProto:
-    """Input float32[1, 3, 224, 224], (rgb - 127) / 128; logits float32[1, 1000]. Tan and Le 2019, without squeeze and swish."""
+    """Return the network of input float32[1, 3, 224, 224], (rgb - 127) / 128, and logits float32[1, 1000].
+
+    It is EfficientNet (Tan and Le 2019) without squeeze and swish; batch normalization is folded.
+    """
     graph = GraphBuilder("efficientnet_lite0")
     bounds = [graph.scalar("relu6.low", 0), graph.scalar("relu6.high", 6)]
 
@@ -58,7 +64,10 @@ def efficientnet_lite0(weights: Weights) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class MtcnnGraph:
-    """The layers that the three nets of MTCNN (Zhang et al. 2016) are made of, named as in the weights."""
+    """A builder of the layers of MTCNN's three nets (Zhang et al. 2016). Methods add a layer and return its output's name.
+
+    Layers are named as their weights.
+    """
 
     graph: GraphBuilder
     weights: Weights
@@ -78,6 +87,7 @@ class MtcnnGraph:
         return self.graph.node("PRelu", name, [x, self.graph.constant(f"{name}.slope", slope)])
 
     def pool(self, x: str, name: str, kernel: int) -> str:
+        """Add a maximum over kernel x kernel with stride 2, whose output size is rounded up."""
         return self.graph.node("MaxPool", name, [x], kernel_shape=[kernel] * 2, strides=[2, 2], ceil_mode=1)
 
     def flatten(self, x: str) -> str:
@@ -89,6 +99,7 @@ class MtcnnGraph:
 
 
 def mtcnn_pnet(weights: Weights) -> onnx.ModelProto:
+    """Return P-Net: x [1, 3, h, w] -> reg [1, 4, oh, ow] and prob [1, 2, oh, ow], of any size."""
     net = MtcnnGraph(GraphBuilder("mtcnn_pnet"), weights)
     x = net.pool(net.prelu(net.conv("x", "conv1"), "prelu1"), "pool1", 2)
     x = net.prelu(net.conv(x, "conv2"), "prelu2")
@@ -99,6 +110,7 @@ def mtcnn_pnet(weights: Weights) -> onnx.ModelProto:
 
 
 def mtcnn_rnet(weights: Weights) -> onnx.ModelProto:
+    """Return R-Net: x [n, 3, 24, 24] -> reg [n, 4] and prob [n, 2]."""
     net = MtcnnGraph(GraphBuilder("mtcnn_rnet"), weights)
     x = net.pool(net.prelu(net.conv("x", "conv1"), "prelu1"), "pool1", 3)
     x = net.pool(net.prelu(net.conv(x, "conv2"), "prelu2"), "pool2", 3)
@@ -110,6 +122,7 @@ def mtcnn_rnet(weights: Weights) -> onnx.ModelProto:
 
 
 def mtcnn_onet(weights: Weights) -> onnx.ModelProto:
+    """Return O-Net: x [n, 3, 48, 48] -> reg [n, 4], lmk [n, 10] and prob [n, 2]."""
     net = MtcnnGraph(GraphBuilder("mtcnn_onet"), weights)
     x = net.pool(net.prelu(net.conv("x", "conv1"), "prelu1"), "pool1", 3)
     x = net.pool(net.prelu(net.conv(x, "conv2"), "prelu2"), "pool2", 3)

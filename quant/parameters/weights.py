@@ -232,10 +232,10 @@ def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Nu
 
 
 def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:
-    """Return x w / y in the shape of `w`, the factor from products of codes at scales x and w to codes at scale y.
+    """Return the factor x w / y from products of codes at scales x and w to codes at scale y.
 
-    Where the machine's scales are float32, it is computed in float32 step by step, as in onnxruntime's QLinearConv and
-    QLinearMatMul.
+    It has the shape of `w`. Where the machine's scales are float32, it is computed in float32 step by step, as in onnxruntime's
+    QLinearConv and QLinearMatMul.
     """
     if numerics.scale.kind != "float32":
         return np.asarray(x * w / y)
