@@ -1,5 +1,8 @@
-"""Every number a chip can compute: pure functions on numpy arrays, bit for bit. Imports nothing of the project.
+"""The machine's integer arithmetic: pure functions on numpy arrays, bit for bit, which import nothing of the project.
 
+The integer reference of the operators and the simulator both compute with it, and the quantizer chooses parameters for it.
+`core` has rounding and requantization, `sums` convolutions, products and pools, `pointwise` functions element by element.
+`curves` has softmax, norms and roots, `reference_ops` foreign implementations for comparison, `conformance` test vectors.
 `compare.compare` and `softmax.softmax` bear the names of their modules: import them from there.
 """
 

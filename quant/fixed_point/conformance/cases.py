@@ -1,4 +1,7 @@
-"""Make the cases of the conformance kit: inputs and parameters drawn for the arithmetic of one machine."""
+"""Draws the cases of the conformance kit for the arithmetic of one machine: inputs and parameters, without the outputs.
+
+Tables, softmax and norms are in `nonlinear`, float32 ties in `ties`. `vectors` computes the expected outputs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from quant.fixed_point.core.rounding import Rounding
 
 
 def draw_cases(numerics: Numerics, contents: Contents, seed: int) -> Drawn:
-    """(name, op, inputs, parameters) of every case. A requantization stands as `requant_values` under its own name."""
+    """Yield (name, op, inputs, parameters) of every case that `contents` asks for.
+
+    A requantization stands in the parameters as `requant_values` under its own name.
+    """
     w = CaseDraw(numerics, contents, seed)
     for cases in (_requantize_cases, _product_cases, _elementwise_cases, _window_cases, nonlinear_cases, tie_cases):
         yield from (case for case in cases(w) if case[1] in contents.operators)
@@ -107,7 +113,7 @@ def _product_cases(w: CaseDraw) -> Drawn:
 
 
 def _pairs(w: CaseDraw) -> dict[str, Array]:
-    """Every pair of codes on a grid of at most 64 x 64, extremes among them."""
+    """Return every pair of codes on a grid of at most 64 x 64, extremes among them, as a and b."""
     a, b = np.meshgrid(w.grid(64), w.grid(64))
     return {"a": np.ascontiguousarray(a), "b": np.ascontiguousarray(b)}
 
@@ -138,7 +144,7 @@ def _elementwise_cases(w: CaseDraw) -> Drawn:
 
 
 def _by_sign(w: CaseDraw, op: str, ratio: float) -> dict[str, Any]:
-    """Requantizations of the values at and above zero, and of those below: `ratio` of the former's scale."""
+    """Return requantizations of the values at and above zero, and of those below: `ratio` of the former's scale."""
     positive = w.requant(op, 0.7, zero_point=w.middle_zero())
     negative = make_requant(
         clip_to_form(positive.real_scale[:1] * ratio, w.n.scale),

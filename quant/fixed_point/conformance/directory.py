@@ -1,4 +1,4 @@
-"""The directory of a kit of test vectors: written whole or not at all, and replaced only where it holds an earlier kit."""
+"""Writes the directory of a kit of test vectors whole or not at all, and replaces one only where it holds an earlier kit."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def kit_directory(out_dir: Path) -> Generator[Path]:
 
 
 def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -52,7 +53,7 @@ def _require_place(out_dir: Path, target: Path) -> None:
 
 
 def _kit_files(directory: Path) -> set[str]:
-    """The files that the index in a directory names, and the index; none where it cannot be read."""
+    """Return the files that the index in a directory names, and the index; none where it cannot be read."""
     try:
         entries = json.loads((directory / INDEX).read_text())
         return {INDEX, *(entry["file"] for entry in entries), *(name for entry in entries for name in entry.get("more", ()))}
@@ -61,7 +62,7 @@ def _kit_files(directory: Path) -> set[str]:
 
 
 def _replace_directory(staging: Path, target: Path) -> None:
-    """staging becomes target; what target held goes only when the new one stands."""
+    """Rename staging to target; what target held goes only when the new one stands."""
     if not target.exists():
         staging.rename(target)
         return

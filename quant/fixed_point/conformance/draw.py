@@ -1,4 +1,4 @@
-"""Draw the cases of a conformance kit for a machine."""
+"""Draws random codes, zero points and requantizations for one machine, from which the conformance kit's cases are made."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ INT32 = (-(1 << 31), (1 << 31) - 1)
 
 @dataclass(frozen=True)
 class Contents:
-    """A list of what a kit has cases of.
+    """A choice of what a kit has cases of. FixedPointError for an unknown operator.
 
     `operators`: operators, all by default.
     `softmax`, `norm`: units apart from a machine's numerics; without a unit there are no cases of it.
@@ -65,7 +65,7 @@ class Contents:
 
 
 def requant_values(r: Requant) -> dict[str, Any]:
-    """r as JSON values."""
+    """Return a Requant as JSON values."""
     return {
         "kind": r.kind,
         "multiplier": r.multiplier.tolist(),
@@ -80,7 +80,7 @@ def requant_values(r: Requant) -> dict[str, Any]:
 
 
 class CaseDraw:
-    """Draws inputs and parameters for one machine."""
+    """A source of random inputs and parameters for one machine. FixedPointError for softmax with int4 activations."""
 
     def __init__(self, numerics: Numerics, contents: Contents, seed: int) -> None:
         if contents.softmax is not None and numerics.activation is CodeType.INT4:
@@ -89,14 +89,17 @@ class CaseDraw:
         self.dtype, (self.low, self.high) = numerics.activation.dtype, numerics.activation.limits
 
     def codes(self, kind: CodeType, shape: tuple[int, ...], extreme: bool) -> Array:
+        """Return codes of a type in this shape, over its whole range; `extreme`: the least and the largest alone."""
         if extreme:
             return self.rng.choice(np.array(kind.limits, kind.dtype), shape)
         return self.rng.integers(kind.low, kind.high + 1, shape).astype(kind.dtype)
 
     def rounding_of(self, op: str) -> Rounding:
+        """Return the rounding of an operator of the kit."""
         return self.n.rounding_of(_ROUNDED_AS.get(op, op))
 
     def zero(self) -> int:
+        """Return a zero point from all codes; 0 for symmetric activations."""
         return 0 if self.n.symmetric_activations else int(self.rng.integers(self.low, self.high + 1))
 
     def middle_zero(self) -> int:
@@ -121,7 +124,10 @@ class CaseDraw:
     ) -> Requant:
         """Return a Requant about `real`, moved into the machine's scale range where it lies outside.
 
-        `rounding`: rounding of `op` where it is None.
+        `op`: operator whose rounding it has, unless `rounding` is set.
+        `channels`: number of scales where the machine has one for each channel.
+        `relu`: its clamp begins at the zero point.
+        `wide`: its output is int32 inside an operation, with zero point 0.
         `zero_point`: drawn where it is None.
         """
         spread = self.rng.uniform(0.6, 1.6, channels if self.n.weights_per_channel else 1)
@@ -144,7 +150,7 @@ class CaseDraw:
 
 
 def clip_to_form(real: Array, form: ScaleForm) -> Array:
-    """real, clipped to the scales that form expresses."""
+    """Return real scales, clipped to those that the form expresses; any for float32."""
     if form.kind == "float32":
         return real
     top = 2.0**-form.shift_min * (1 if form.kind == "pow2" else (1 << form.multiplier_bits) - 1)

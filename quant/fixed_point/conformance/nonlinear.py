@@ -1,4 +1,4 @@
-"""Cases of the conformance kit for tables, softmax and norms."""
+"""Draws cases of the conformance kit for tables, softmax and norms; `cases` calls it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quant.fixed_point.pointwise.tables import RealFunction, build_table8, build
 
 
 def nonlinear_cases(w: CaseDraw) -> Drawn:
-    """Tables always; softmax and norms where the machine has a unit for them."""
+    """Yield cases of tables always, of softmax and norms where `w.contents` has a unit for them."""
     yield from _table_cases(w)
     if w.contents.softmax is not None:
         yield from _softmax_cases(w, w.contents.softmax)
@@ -35,7 +35,10 @@ _FUNCTIONS: list[tuple[str, RealFunction, float, float]] = [
 
 
 def _table_cases(w: CaseDraw) -> Drawn:
-    """Every code, of 16 bits the ends, the middle and both sides of it of every segment; the table is an input."""
+    """Yield cases of tables with every code; of 16 bits the ends, the middle and both sides of it of every segment.
+
+    The table is an input.
+    """
     wide = w.n.activation is CodeType.INT16
     form = {"interpolation": w.n.interpolation if wide else "none"}
     x = _segment_codes() if wide else np.arange(w.low, w.high + 1).astype(w.dtype)
@@ -53,7 +56,10 @@ def _table(w: CaseDraw, f: RealFunction, input_scale: float, output_scale: float
 
 
 def _random_table(w: CaseDraw) -> Array:
-    """No function, so that every wrong address shows. TOSA leaves 16-bit steps beyond int16 undefined: half the range there."""
+    """Return entries of no function, so that every wrong address shows.
+
+    TOSA leaves 16-bit steps beyond int16 undefined, so they have half the range there.
+    """
     if w.n.activation is not CodeType.INT16:
         return w.rng.integers(w.low, w.high + 1, 256).astype(w.dtype)
     halves = 1 if w.n.interpolation == "tflite" else 2
@@ -66,7 +72,7 @@ def _segment_codes() -> Array:
 
 
 def _rows(w: CaseDraw, n: int) -> Array:
-    """8 rows of n codes: random ones, a narrow band, all alike, two extremes, one peak."""
+    """Return 8 rows of n codes: random ones, a narrow band, all alike, two extremes, one peak."""
     rows = w.codes(w.n.activation, (8, n), False)
     rows[3] = rows[3] // 8
     rows[4] = w.high

@@ -1,4 +1,4 @@
-"""Cases of sums and products in float32 of which many lie halfway between two codes: the order of the steps shows there alone."""
+"""Draws cases of sums and products in float32, many halfway between two codes, where the order of the steps shows alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The conformance kit: cases as files (inputs, parameters, expected) that RTL or silicon is run against.
+"""Writes and reads the conformance kit: cases as files (inputs, parameters, expected) that RTL or silicon is run against.
 
-`write_vectors` writes one `.npz` for each case and an `index.json`; every file stands for itself. `replay` computes a
-case again from its file alone. The same arguments give the same bytes.
+`write_vectors` writes one `.npz` for each case and an `index.json`; every file stands for itself. `replay` computes a case again
+from its file alone. The same arguments give the same bytes. `npu-hw vectors` calls it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,13 @@ EVERYTHING = Contents()
 
 @dataclass(frozen=True, eq=False)
 class VectorCase:
-    """One case. inputs: arrays; parameters: JSON values (a requantization under its own name); expected: the output."""
+    """One case of the kit.
+
+    `op`: one of `draw.OPERATORS`.
+    `inputs`: arrays by name.
+    `parameters`: JSON values, a requantization under its own name.
+    `expected`: the output.
+    """
 
     name: str
     op: str
@@ -187,14 +193,17 @@ _REPLAYS: dict[str, Callable[[dict[str, Array], dict[str, Any]], Array]] = {
 
 
 def replay(op: str, inputs: dict[str, Array], parameters: dict[str, Any]) -> Array:
-    """The output of a case from what its file holds. Raises FixedPointError for an unknown op."""
+    """Return the output of a case from what its file holds. Raise FixedPointError for an unknown op."""
     if op not in _REPLAYS:
         raise FixedPointError(f"vectors: op {op!r}; known are {', '.join(_REPLAYS)}")
     return _REPLAYS[op](inputs, parameters)
 
 
 def make_vectors(numerics: Numerics, contents: Contents = EVERYTHING, *, seed: int = 0) -> list[VectorCase]:
-    """All cases for a machine that `contents` asks for. Raises ScaleRangeError where its scale form expresses none of them."""
+    """Return all cases for a machine that `contents` asks for.
+
+    Raise ScaleRangeError where its scale form does not express a case's scales.
+    """
     cases: list[VectorCase] = []
     for name, op, inputs, parameters in draw_cases(numerics, contents, seed):
         cases.append(VectorCase(name, op, inputs, parameters, replay(op, inputs, parameters)))
@@ -223,7 +232,7 @@ def _write_case(directory: Path, case: VectorCase) -> str:
 
 
 def read_vectors(directory: Path) -> list[VectorCase]:
-    """The cases that `write_vectors` wrote, in the order of index.json."""
+    """Return the cases that `write_vectors` wrote, in the order of index.json."""
     cases: list[VectorCase] = []
     for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:

@@ -1,4 +1,4 @@
-"""Types of the codes that machines compute with: how many bits, from where to where, and how they lie in memory."""
+"""Defines `CodeType`, the integer types of codes: how many bits, from where to where, and how they lie in memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ class CodeType(StrEnum):
     `low`, `high`: the least and the largest code.
     `dtype`: type of arrays with a code in each element, int8 for int4.
     `size_bytes`: bytes of one code in memory that is not packed.
-    `table_entries`: entries of a function's table, one for each code of at most 8 bits. Types of 16 bits have the ends of 512
-    segments.
-    Types of 32 bits have no table: 0.
+    `table_entries`: entries of a function's table: 256 for types of at most 8 bits, one for each code. Types of 16 bits have 513,
+    the ends of 512 segments. Types of 32 bits have no table: 0.
     """
 
     bits: int
@@ -42,22 +41,23 @@ class CodeType(StrEnum):
 
     @property
     def interpolates(self) -> bool:
-        """Return whether a function's table lacks an entry for each code."""
+        """True for 16 bits, where a function's table lacks an entry for each code and is interpolated."""
         return 0 < self.table_entries < 1 << self.bits
 
     @property
     def is_wide(self) -> bool:
-        """Return whether the type is for sums: read by an array in bit slices, without a table, symmetric, with spare bits."""
+        """True for 32 bits, a type for sums: read by an array in bit slices, without a table, symmetric, with spare bits."""
         return self.bits > 16
 
     @property
     def spare_bits(self) -> int:
-        """Return the bits of the largest code that the range of a tensor leaves free.
+        """The upper bits of a code that the range of a tensor leaves free: 4 for wide types, else 0.
+
         Values beyond the calibrated range then do not saturate, and the rest still has three bits more than a float32.
         """
         return 4 if self.is_wide else 0
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest code."""
+        """The least and the largest code, both inclusive."""
         return self.low, self.high

@@ -1,6 +1,7 @@
-"""Requantize sums of 32 bits in one pass that numba compiles, where the extra `fast` is installed.
+"""Requantizes sums of 32 bits in one pass that numba compiles, where the extra `fast` is installed.
 
-The integers are those of the other forms. The pass loads numba once as many elements went without as loading it costs.
+The results are those of `quant.fixed_point.core.requantization`, which calls it. Numba is loaded once the elements that went
+without it cost as much as loading does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _get_count() -> _Count:
 
 @cache
 def load_compiler() -> Callable[[Callable[..., Any]], Any] | None:
-    """Return what compiles a function on its first call; None where numba is not installed or refuses the installed numpy."""
+    """Return a decorator that compiles a function on its first call; None where numba is not installed."""
     try:
         import numba  # pyright: ignore[reportMissingModuleSource]
     except ImportError:
@@ -60,7 +61,8 @@ def requantize_channels(
     limits: tuple[int, int, int],
     out: Array,
 ) -> None:
-    """Requantize sums + bias, wrapped to 32 bits: int32[n, c] to the integers of out[n, c].
+    """Requantize sums + bias, wrapped to 32 bits, int32[n, c], with a scale for each channel, and write the integers to out[n,
+    c].
 
     `bias`: int32[c].
     `multiplier`, `shift`: int64[c].
@@ -80,7 +82,7 @@ def requantize_channels(
 def requantize_tensor(
     sums: Array, multiplier: int, offsets: tuple[int, int], shift: int, limits: tuple[int, int, int], out: Array
 ) -> None:
-    """Requantize sums with one scale: int32[n] to the integers of out[n]. The rest is as in `requantize_channels`."""
+    """Requantize sums int32[n] with one scale, and write the integers to out[n]; the rest is as in `requantize_channels`."""
     positive, negative = offsets
     zero_point, low, high = limits
     for k in range(sums.size):
@@ -97,7 +99,10 @@ def _load_kernels() -> tuple[Kernel, Kernel] | None:
 
 
 def find_kernels(elements: int) -> tuple[Kernel, Kernel] | None:
-    """Return the compiled kernels; None where they are not loaded yet, or cannot be. elements: how many more lack them then."""
+    """Return the compiled kernels; None where they are not loaded yet, or cannot be.
+
+    `elements`: added to the count of elements that went without them, which decides when they are loaded.
+    """
     count = _get_count()
     if count.elements < _LOADING_ELEMENTS:
         count.elements += elements
@@ -106,10 +111,10 @@ def find_kernels(elements: int) -> tuple[Kernel, Kernel] | None:
 
 
 def requantize_compiled(sums: Array, bias: Array | None, r: Requant, dtype: np.dtype) -> Array | None:
-    """Return int32[..., c] sums, with the bias of each channel, as dtype[same shape]. None: by the other forms.
+    """Return requantized sums as dtype[same shape]; None where the compiled pass is not there or does not suit them.
 
-    `sums`: C-contiguous.
-    `bias`: int[c], or None. Sums with it wrap to 32 bits.
+    `sums`: int32[..., c], C-contiguous.
+    `bias`: int[c], added to the sums, which wrap to 32 bits; None: no bias.
     """
     kernels = find_kernels(sums.size if bias is None else 0)  # with a bias they come again, the bias added
     if kernels is None or sums.dtype != np.int32 or r.integer_offsets is None:
@@ -119,7 +124,10 @@ def requantize_compiled(sums: Array, bias: Array | None, r: Requant, dtype: np.d
 
 
 def run_kernels(kernels: tuple[Kernel, Kernel], sums: Array, bias: Array | None, r: Requant, dtype: np.dtype) -> Array:
-    """Return `requantize_compiled` by these kernels, for r with `integer_offsets`."""
+    """Return the result of `requantize_compiled` by these kernels.
+
+    `r`: has `integer_offsets`.
+    """
     over_channels, over_all = kernels
     assert r.integer_offsets is not None
     multiplier, shift = r.integer_form
@@ -138,5 +146,5 @@ def run_kernels(kernels: tuple[Kernel, Kernel], sums: Array, bias: Array | None,
 
 
 def _repeat(parameters: Array, channels: int) -> Array:
-    """Return int64[c] of int64[1] or [c]."""
+    """Return int64[c] from int64[1] or [c]."""
     return parameters if parameters.size == channels else np.full(channels, parameters[0])

@@ -1,7 +1,7 @@
-"""Let the reference compute arrays of libraries other than numpy, on a device perhaps, by numpy's protocols.
+"""Lets the reference compute arrays of libraries other than numpy, perhaps on a device, through numpy's protocols.
 
-Functions of numpy hand such arrays to their library (NEP 13, 18, 35). Views by strides, blocks that fit a CPU's cache and
-results written into an array of numpy's have no protocol. Where they are used, such arrays take another form.
+Functions of numpy hand such arrays to their library (NEP 13, 18, 35). Views by strides, blocks that fit a CPU's cache and results
+written into an array of numpy's have no protocol. Where they are used, such arrays take another form.
 """
 
 from __future__ import annotations

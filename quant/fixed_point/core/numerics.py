@@ -1,4 +1,4 @@
-"""The one description of how a machine computes."""
+"""Defines `Numerics`, the one description of how a machine computes: types of codes, scales, rounding, accumulators."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROUNDED_OPERATIONS: tuple[str, ...] = get_args(RoundedOperation)
 
 @dataclass(frozen=True)
 class Numerics:
-    """A description of a machine's arithmetic.
+    """A description of a machine's arithmetic. FixedPointError for a field without meaning.
 
-    The quantizer chooses within it, the integer reference and the simulator compute by it, and test vectors are drawn for it.
-    It is made from a machine's file once (`toolchain.hw`), and answers what follows from it.
+    The quantizer chooses within it, the integer reference and the simulator compute by it, and test vectors are drawn for it. It
+    is made from a machine's file once (`toolchain.hw`), and answers what follows from it.
 
     `activation`, `weight`: the default types of codes, named as in `CodeType`.
     `more_activations`: other types that a single tensor may have (`of`).
@@ -35,7 +35,7 @@ class Numerics:
     `symmetric_activations`: zero points are 0.
     `weights_per_channel`: each output channel has a scale.
     `scale`: scales by which a requantization may multiply.
-    `rounding`: rounding of the machine; `per_op` names the operations with another one.
+    `rounding`: rounding of the machine; `per_op` names the operations (ROUNDED_OPERATIONS) with another one.
     `overflow`: overflow of a requantization's result, before its clamp.
     `accumulator_bits`: width at which sums wrap.
     `add_left_shift`: bits by which both operands of a sum are shifted before they are added (0: none).
@@ -81,7 +81,8 @@ class Numerics:
         object.__setattr__(self, "per_op", {operation: Rounding(rounding) for operation, rounding in self.per_op.items()})
 
     def of(self, codes: CodeType) -> Numerics:
-        """Return the same arithmetic for activations of this type.
+        """Return the same arithmetic for activations of this type, without `more_activations`.
+
         The operands of a sum take no more headroom than 32 bits leave, and wide codes are symmetric.
         Raise KeyError where the machine has no such activations.
         """
@@ -98,7 +99,8 @@ class Numerics:
         return replace(self, activation=codes, more_activations=(), symmetric_activations=symmetric, add_left_shift=shift)
 
     def with_weights(self, codes: CodeType) -> Numerics:
-        """The same arithmetic where weights are of this type. Raises KeyError: the machine has no such weights."""
+        """Return the same arithmetic where weights are of this type, without `more_weights`. Raise KeyError without such
+        weights."""
         return self._by_weights[codes]
 
     @cached_property
@@ -109,23 +111,26 @@ class Numerics:
 
     @property
     def types(self) -> tuple[CodeType, ...]:
-        """Return the types of activations, the default first."""
+        """The types of activations, the default first."""
         return (self.activation, *self.more_activations)
 
     @property
     def weight_types(self) -> tuple[CodeType, ...]:
-        """The first where nothing says otherwise."""
+        """The types of weights, the default first."""
         return (self.weight, *self.more_weights)
 
     @property
     def wide_weights(self) -> Mapping[CodeType, CodeType]:
-        """Types that weights may have besides, as sums of two planes of a type of half their bits -> that type."""
+        """Types that weights may have as sums of two bit slices, each with the type of a slice, which has half the bits.
+
+        Types that the machine has by themselves are left out.
+        """
         doubled = {CodeType.INT4: CodeType.INT8, CodeType.INT8: CodeType.INT16}
         plane_by_type = {doubled[plane]: plane for plane in self.weight_types if plane in doubled}
         return {wide: plane for wide, plane in plane_by_type.items() if wide not in self.weight_types}
 
     def headroom(self, codes: CodeType) -> int:
-        """Bits that both operands of a sum are shifted by, the wider of them of this type."""
+        """Return the bits by which both operands of a sum are shifted left, where the wider of them has this type."""
         return min(self.add_left_shift, max(0, 31 - codes.bits))
 
     def rounding_of(self, operation: str) -> Rounding:
@@ -147,8 +152,15 @@ class Numerics:
         high: int,
         codes: CodeType | None = None,
     ) -> Requant:
-        """A requantization of the operation. multiplier, shift: one, or int64[c]; codes: type of its output, None: an int32
-        inside the operation. Raises FixedPointError as `Requant`."""
+        """Return a requantization of the operation with the machine's rounding, overflow and kind of scale.
+
+        `multiplier`, `shift`: integers, or int64[c] for a scale of each channel.
+        `zero_point`: of the output.
+        `low`, `high`: its clamp, inclusive.
+        `codes`: type of the output; None: an int32 inside the operation.
+
+        Raise FixedPointError as `Requant`.
+        """
         scale, right = np.atleast_1d(np.asarray(multiplier, np.int64)), np.atleast_1d(np.asarray(shift, np.int64))
         rounding, kind = self.rounding_of(operation), self.scale.kind
         return Requant(scale, right, rounding, zero_point, low, high, self.wraps, kind, codes=codes)
@@ -156,6 +168,7 @@ class Numerics:
     def scaling_of(self, axis: int, reduction: int, groups: bool) -> WeightScaling:
         """Return which weights share a scale by default.
 
+        `axis`: of the output channels.
         `reduction`: number of weights that are summed.
         `groups`: the weights may be in groups.
         """
@@ -164,10 +177,10 @@ class Numerics:
 
     @cached_property
     def wraps(self) -> bool:
-        """Return whether a requantization's result beyond its type wraps."""
+        """True where a requantization's result beyond its type wraps."""
         return self.overflow == "wrap"
 
     @cached_property
     def largest_sum(self) -> int:
-        """Return the largest sum that an accumulator holds."""
+        """The largest sum that an accumulator holds."""
         return (1 << (self.accumulator_bits - 1)) - 1

@@ -1,7 +1,7 @@
-"""Arithmetic on Q0.31 and its neighbours, as TFLite and gemmlowp do it: products, shifts, exp, log, reciprocal, 1 / sqrt.
+"""Computes in Q0.31 and its neighbours, as TFLite and gemmlowp do: products, shifts, exp, log, reciprocal, 1 / sqrt.
 
-Qm.n is an int32 with m integer bits and n = 31 - m fraction bits. All take and give int64 arrays that hold such values,
-unless a type is named.
+Qm.n is an int32 with m integer bits and n = 31 - m fraction bits. All functions take and return int64 arrays that hold such
+values, unless a type is named. Softmax and roots (`quant.fixed_point.curves`) use them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Q31_MULTIPLIER = ScaleForm("multiplier", 31, 0, 62)  # what TFLite's QuantizeMul
 
 
 def _q31(real: float) -> int:
-    """A constant as Q0.31."""
+    """Return a constant as Q0.31."""
     return round(real * 2**31)
 
 
@@ -37,7 +37,7 @@ _LOG_I, _LOG_F = _q31(2 / _ROOT4_2 - _ROOT4_2), _q31(_ROOT4_2 / 4)
 
 
 def multiply_q31(a: Array, b: Array | int) -> Array:
-    """Q(m).x times Q(n).y -> Q(m + n): a b / 2**31 rounded half up; only min times min saturates.
+    """Return a b / 2**31 rounded half up; Q(m) times Q(n) gives Q(m + n). Only min times min saturates.
 
     Source: gemmlowp SaturatingRoundingDoublingHighMul, Arm SQRDMULH.
     """
@@ -46,7 +46,7 @@ def multiply_q31(a: Array, b: Array | int) -> Array:
 
 
 def shift_q31(x: Array, exponent: int) -> Array:
-    """x * 2**exponent: left saturating to int32, right rounded half away. gemmlowp SaturatingRoundingMultiplyByPOT."""
+    """Return x * 2**exponent: left saturating to int32, right rounded half away. gemmlowp SaturatingRoundingMultiplyByPOT."""
     x = np.asarray(x, np.int64)
     if exponent >= 0:
         return np.clip(x << exponent, INT32_MIN, INT32_MAX)
@@ -54,7 +54,7 @@ def shift_q31(x: Array, exponent: int) -> Array:
 
 
 def divide_by_power(x: Array, exponent: Array) -> Array:
-    """x / 2**exponent, half away from zero. gemmlowp RoundingDivideByPOT."""
+    """Return x / 2**exponent, rounded half away from zero, for exponent >= 0. gemmlowp RoundingDivideByPOT."""
     return round_shift(np.asarray(x, np.int64), np.asarray(exponent, np.int64), Rounding.HALF_AWAY)
 
 
@@ -63,6 +63,7 @@ def exp_q31(x: Array, integer_bits: int = 5) -> Array:
 
     The largest error is 1e-7. Source: gemmlowp exp_on_negative_values.
     x modulo 1/4 goes through a fourth-order polynomial around -1/8, the rest through products with exp(-2**k), k = -2..4.
+    Raise FixedPointError where integer_bits is not 0..5.
     """
     if not 0 <= integer_bits <= 5:
         raise FixedPointError(f"integer_bits={integer_bits}: exp_q31 takes Q0 to Q5")
@@ -137,7 +138,7 @@ def log_q31(x: Array, input_integer_bits: int = 12, output_integer_bits: int = 5
 
 
 def _q(x: Array, integer_bits: int) -> Array:
-    """A whole number as Q(integer_bits), saturated."""
+    """Return a whole number as Q(integer_bits), saturated."""
     return shift_q31(x, 31 - integer_bits)
 
 

@@ -1,4 +1,7 @@
-"""The parameters of a requantization, y = clamp(round(acc * m / 2**s) + zero_point), as a machine is programmed with them."""
+"""Defines `Requant`, the parameters of a requantization y = clamp(round(acc * m / 2**s) + zero_point), as a machine has them.
+
+`quant.fixed_point.core.requantization.requantize` computes with it.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Requant:
-    """A requantization of one operator, as a machine is programmed.
+    """A requantization of one operator, as a machine is programmed. FixedPointError for parameters that its rounding does not
+    take.
 
-    `multiplier`, `shift`: int64[1] (per tensor) or int64[c] (per channel). The real scale is multiplier / 2**shift. With
-    kind 'float32' multiplier holds IEEE bits and shift is 0; with kind 'pow2' multiplier is 1.
+    `multiplier`, `shift`: int64[1] (per tensor) or int64[c] (per channel). The real scale is multiplier / 2**shift. With kind
+    'float32' multiplier holds IEEE bits and shift is 0; with kind 'pow2' multiplier is 1.
     `zero_point`: of the output.
     `low`, `high`: final clamp, inclusive, in the output's integers (fused ReLU, Clip: narrower).
     `wrap`: overflow wraps to width_bits (None: the output type's) instead of saturating, before the clamp.
@@ -50,22 +54,22 @@ class Requant:
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the dtype of the output's codes."""
+        """The dtype of the output's codes."""
         return np.dtype(np.int32) if self.codes is None else self.codes.dtype
 
     @cached_property
     def channels(self) -> int:
-        """Return how many channels have their own multipliers or shifts; 1: per tensor."""
+        """The number of channels with their own multipliers or shifts; 1: per tensor."""
         return max(self.multiplier.size, self.shift.size)
 
     @cached_property
     def shifts(self) -> tuple[int, int]:
-        """The least and the largest."""
+        """The least and the largest shift."""
         return int(self.shift.min()), int(self.shift.max())
 
     @cached_property
     def real_scale(self) -> Array:
-        """float64[1] or [c]: what the accumulator is multiplied by."""
+        """The real numbers that the accumulator is multiplied by, float64[1] or [c]."""
         if self.kind == "float32":
             return float32_from_bits(self.multiplier).astype(np.float64)
         if self.rounding is Rounding.REDUCED16:
@@ -74,7 +78,7 @@ class Requant:
 
     @cached_property
     def integer_form(self) -> tuple[Array, Array]:
-        """int64[1] or [c] each: multiplier and right shift (0..62) that the exact integer form uses."""
+        """The multiplier and right shift (0..62) that the exact integer form uses, int64[1] or [c] each."""
         if self.kind == "float32":
             return _mantissa_and_shift(float32_from_bits(self.multiplier))
         multiplier, shift = self.multiplier, self.shift
@@ -86,7 +90,7 @@ class Requant:
 
     @cached_property
     def integer_offsets(self) -> tuple[Array, Array] | None:
-        """Return the offsets of products of int32 accumulators, int64[1] or [c] each: of accumulators from 0 up, and below 0.
+        """Offsets of products of int32 accumulators, int64[1] or [c] each: of accumulators from 0 up, and below 0.
 
         The rounded product is the floor of (product + offset) / 2**shift, in int64. None where no offset gives it.
         """
@@ -155,6 +159,7 @@ class Requant:
 
 
 def _fault(r: Requant) -> str | None:
+    """Return why a Requant has no meaning; None where it has one."""
     if r.multiplier.ndim != 1 or r.shift.ndim != 1:
         return f"multiplier and shift must be one-dimensional, have shapes {r.multiplier.shape} and {r.shift.shape}"
     if 1 not in (r.multiplier.size, r.shift.size) and r.multiplier.size != r.shift.size:
@@ -180,6 +185,7 @@ def _fault(r: Requant) -> str | None:
 
 
 def _float32_fault(r: Requant) -> str | None:
+    """Return why a Requant of kind 'float32' has no meaning; None where it has one."""
     if r.rounding in (Rounding.DOUBLE_ROUND, Rounding.SCALE16, Rounding.REDUCED16, Rounding.POW2):
         return f"rounding {r.rounding.value} is defined on integer multipliers; kind is 'float32'"
     if r.shift.any():
@@ -194,7 +200,7 @@ def _float32_fault(r: Requant) -> str | None:
 
 
 def _mantissa_and_shift(scale: Array) -> tuple[Array, Array]:
-    """float32[c] -> int64[c] each: 24-bit mantissa and right shift, exactly; 0 gives (0, 0)."""
+    """Return the 24-bit mantissa and the right shift, int64[c] each, that give float32[c] exactly; 0 gives (0, 0)."""
     q, e = np.frexp(scale.astype(np.float64))
     mantissa = np.ldexp(q, 24).astype(np.int64)
     return mantissa, np.where(mantissa == 0, 0, 24 - e.astype(np.int64))
@@ -211,14 +217,17 @@ def make_requant(
     wrap: bool = False,
     width_bits: int | None = None,
 ) -> Requant:
-    """Return a Requant with the nearest scale to real_scale, float or float[c] (S_in S_w / S_out), that `form` expresses.
+    """Return a Requant with the nearest scale to real_scale that `form` expresses.
 
-    Raise ScaleRangeError as `choose_scale`.
+    `real_scale`: float or float[c], S_in S_w / S_out.
+    `zero_point`, `low`, `high`, `wrap`, `width_bits`: as in `Requant`.
+
+    Raise ScaleRangeError as `choose_scale`, FixedPointError as `Requant`.
     """
     s = choose_scale(real_scale, form)
     return Requant(s.multiplier, s.shift, rounding, zero_point, low, high, wrap, form.kind, width_bits)
 
 
 def identity_requant(zero_point: int, low: int, high: int) -> Requant:
-    """acc + zero_point, clamped: a Requant of scale 1."""
+    """Return a Requant of scale 1: acc + zero_point, clamped to low..high."""
     return Requant(np.array([1]), np.array([0]), Rounding.FLOOR, zero_point, low, high)

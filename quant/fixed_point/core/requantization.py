@@ -1,6 +1,7 @@
-"""Requantization: accumulators to the integers of the next layer, y = clamp(round(acc * m / 2**s) + zero_point).
+"""Requantizes accumulators to the integers of the next layer: y = clamp(round(acc * m / 2**s) + zero_point).
 
-One result, several ways to it: float64 where that is exact, float64 with the doubtful few in integers, int64, two limbs.
+`requantize` is the entry. One result has several ways to it, of which the cheapest exact one is taken. They are float64 where
+that is exact, float64 with the doubtful few in integers, int64, and two limbs.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
-    """Requantize acc, int32 or int64[..., c, ...], to dtype[same shape]; channels lie on `axis`. The result is exact by
-    r.rounding.
+    """Requantize acc and return dtype[same shape], exact by r.rounding.
 
-    A product of acc with the multiplier that exceeds int64 is kept in two limbs. int8 and int16 accumulators are taken as int32.
-    Raise FixedPointError where c disagrees with the multipliers, or [low, high] lies outside dtype.
-    Source: TOSA 1.0 RESCALE; TFLite `MultiplyByQuantizedMultiplier`; ONNX QLinearConv (kind 'float32').
+    `acc`: int32 or int64[..., c, ...], not changed; int8 and int16 are taken as int32.
+    `axis`: of the channels, where r has several.
+
+    A product of acc with the multiplier that exceeds int64 is kept in two limbs.
+    Raise FixedPointError where c disagrees with the multipliers, acc is no integer, or [low, high] lies outside dtype. Source:
+    TOSA 1.0 RESCALE; TFLite `MultiplyByQuantizedMultiplier`; ONNX QLinearConv (kind 'float32').
     """
     dtype = np.dtype(dtype)
     acc = _accumulators(acc, r, dtype, axis)
@@ -49,9 +52,13 @@ def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -
 
 
 def requantize_with_bias(sums: Array, bias: Array, r: Requant, dtype: np.dtype) -> Array | None:
-    """Return requantize(sums + bias, r, dtype) in one compiled pass, where there is one. sums: int32[..., c]; bias: int[c].
+    """Return requantize(sums + bias, r, dtype) in one compiled pass; None where there is no such pass.
 
-    The sums with the bias wrap to 32 bits. None also where shapes disagree, which the other way refuses.
+    `sums`: int32[..., c], not changed. With the bias they wrap to 32 bits.
+    `bias`: int[c].
+
+    None also where shapes disagree, which `requantize` or the bias's addition refuses. Raise FixedPointError where the clamp of r
+    lies outside dtype.
     """
     channels = sums.shape[-1]
     if is_foreign(sums) or not sums.flags.c_contiguous or sums.size == 0:
@@ -63,6 +70,7 @@ def requantize_with_bias(sums: Array, bias: Array, r: Requant, dtype: np.dtype) 
 
 
 def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
+    """Return acc as int32 or int64. Raise FixedPointError as `requantize`."""
     acc = acc if hasattr(acc, "dtype") else np.asarray(acc)
     if acc.dtype.kind not in "iu" or acc.dtype == np.uint64:
         raise FixedPointError(f"requantize: accumulators are {acc.dtype}; must be int32 or int64")
@@ -78,6 +86,7 @@ def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
 
 
 def _check_clamp(r: Requant, dtype: np.dtype) -> None:
+    """Raise FixedPointError where the clamp lies outside dtype."""
     lowest, highest = type_limits(dtype)
     if r.low < lowest or r.high > highest:
         raise FixedPointError(
@@ -153,7 +162,7 @@ Step = Callable[[Requant, Array, tuple[Array, ...], Array, Array], None]
 
 
 def _choose_step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
-    """The cheapest exact form for these accumulators, and its parameters, each [1] or [c]."""
+    """Return the cheapest exact form for these accumulators, and its parameters, each [1] or [c]."""
     if r.rounding is Rounding.FP32_RNE:
         return _float32_step, (float32_from_bits(r.multiplier),)
     if r.float64_is_exact:
@@ -168,6 +177,7 @@ def _choose_step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
 
 
 def _exceeds_int64(acc: Array, multiplier: int) -> bool:
+    """Return whether products of the accumulators with the multiplier may exceed 62 bits."""
     largest = max(abs(int(acc.min())), abs(int(acc.max())))
     return multiplier >= 1 << 31 or largest * max(multiplier, 1) >= 1 << 61
 
@@ -197,7 +207,7 @@ def _product_float64(x: Array, scale: Array, buffer: Array) -> Array:
 
 
 def _with_sign_of(v: Array, magnitude: Array, buffer: Array) -> Array:
-    """magnitude >= 0 with the signs of v, in `buffer`: copysign by bits, three times as fast as numpy's."""
+    """Return `magnitude` >= 0 with the signs of v, in `buffer`: copysign by bits, three times as fast as numpy's."""
     bits = buffer.view(np.uint64)
     np.bitwise_and(v.view(np.uint64), _SIGN_BIT, out=bits)
     np.bitwise_or(bits, magnitude.view(np.uint64), out=bits)
@@ -254,7 +264,7 @@ def _round_float64(v: Array, rounding: Rounding, buffer: Array) -> None:
 
 
 def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
-    """rint(float32(acc) * float32(scale)), then zero point and clamp. ONNX QLinearConv."""
+    """Compute rint(float32(acc) * float32(scale)), then zero point and clamp, as ONNX QLinearConv."""
     v: Array = x.astype(np.float32)
     v *= p[0]
     np.rint(v, out=v)
@@ -279,7 +289,7 @@ def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffer
 
 
 def _finish(y: Array, r: Requant, out: Array) -> None:
-    """Zero point, wrap or saturation, clamp. y: int64."""
+    """Add the zero point to y (int64), wrap or saturate, clamp, and store into `out`."""
     # the zero point is far below 2**62: clamping first keeps its addition from overflowing
     _wrap_and_clamp((y if r.wrap else np.clip(y, -(1 << 62), 1 << 62)) + r.zero_point, r, out)
 

@@ -77,7 +77,7 @@ HALF_UP_RULES = frozenset({Rounding.SINGLE_HALF_UP, Rounding.SCALE16, Rounding.R
 
 
 def reduce_multiplier(multiplier: Array) -> Array:
-    """int64[...] 31-bit multiplier -> its 16-bit form, saturated at 0x7FFF. TFLite `MultiplyByQuantizedMultiplier`."""
+    """Return the 16-bit form of 31-bit multipliers int64[...], saturated at 0x7FFF. TFLite `MultiplyByQuantizedMultiplier`."""
     return np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
 
 
@@ -131,9 +131,9 @@ def round_shift_wide(x: Array, multiplier: Array, shift: Array, rounding: Roundi
 
 
 def _floor_and_half(high: Array, low: Array, shift: Array) -> tuple[Array, Array]:
-    """-> floor((high 2**31 + low) / 2**shift) saturated, and where the remainder stands.
+    """Return floor((high 2**31 + low) / 2**shift), saturated to int64, and where the remainder stands.
 
-    The second: 0 none, 1 below one half, 2 one half, 3 above.
+    The second is 0 for no remainder, 1 below one half, 2 for one half, 3 above.
     """
     below = np.minimum(shift, _LIMB_BITS)
     above = np.maximum(shift - _LIMB_BITS, 0)
@@ -157,6 +157,11 @@ def _floor_and_half(high: Array, low: Array, shift: Array) -> tuple[Array, Array
 
 
 def _rounds_up(quotient: Array, compared: Array, x: Array, rounding: Rounding) -> Array:
+    """Return bool[...]: whether the rule takes the quotient's successor. Raise ValueError for a rule that is not one of a shift.
+
+    `compared`: the second result of `_floor_and_half`.
+    `x`: accumulators, for their signs.
+    """
     if rounding in HALF_UP_RULES or rounding is Rounding.DOUBLE_ROUND:
         return compared >= 2
     if rounding is Rounding.HALF_AWAY:

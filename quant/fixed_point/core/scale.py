@@ -1,4 +1,4 @@
-"""Convert a real scale to what a machine can express: multiplier and right shift, a power of two, or a float32."""
+"""Converts real scales to what a machine can express: multiplier and right shift, a power of two, or a float32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ ScaleKind = Literal["multiplier", "pow2", "float32"]
 class ScaleForm:
     """A form of scales that a machine can express: multiplier / 2**shift, 1 / 2**shift, or any float32.
 
+    `kind`: `multiplier`, `pow2` or `float32`, in this order.
     `multiplier_bits`: magnitude bits, 1..31; multipliers are normalised to [2**(bits-1), 2**bits).
     `shift_min`, `shift_max`: right shift, inclusive. A negative shift_min (left shift) is allowed only with kind 'pow2'.
+
+    FixedPointError for other values.
     """
 
     kind: ScaleKind = "multiplier"
@@ -40,17 +43,17 @@ class ScaleForm:
 
     @property
     def word_bits(self) -> int:
-        """Return the bits of a multiplier in instructions and parameters: a float32 without its sign, a power of two's 1."""
+        """The bits of a multiplier in instructions and parameters: a float32 without its sign, a power of two's 1."""
         return {"pow2": 1, "float32": 31}.get(self.kind, self.multiplier_bits)
 
     @property
     def shifts(self) -> tuple[int, int]:
-        """The least and the largest that instructions and parameters hold; a float32 has its own."""
+        """The least and the largest shift that instructions and parameters must hold; a float32 has none, which is 0."""
         return min(0, self.shift_min), 0 if self.kind == "float32" else self.shift_max
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest scale above 0."""
+        """The smallest and the largest scale above 0, as floats."""
         if self.kind == "float32":
             return float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
         largest = 1 if self.kind == "pow2" else (1 << self.multiplier_bits) - 1
@@ -59,9 +62,9 @@ class ScaleForm:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """A scale as multiplier and shift, int64[c] each; the value is multiplier / 2**shift (kind 'float32': multiplier holds its
-    bits).
+    """Scales of channels as multiplier and shift, int64[c] each; the value is multiplier / 2**shift.
 
+    With kind 'float32' multiplier holds its IEEE bits, and shift is 0.
     `relative_error`: float64[c], (value - real) / real.
     """
 
@@ -72,12 +75,12 @@ class Scale:
 
 
 def float32_bits(scale: ArrayLike) -> Array:
-    """float[...] -> int64[...], the IEEE bits of the nearest float32."""
+    """Return the IEEE bits of the nearest float32 as int64[...], for float[...]."""
     return np.asarray(scale, np.float32).view(np.int32).astype(np.int64)
 
 
 def float32_from_bits(bits: ArrayLike) -> Array:
-    """int64[...] -> float32[...]; the inverse of `float32_bits`."""
+    """Return float32[...] of these IEEE bits, int64[...]; the inverse of `float32_bits`."""
     return np.asarray(bits, np.int64).astype(np.int32).view(np.float32)
 
 
@@ -161,6 +164,7 @@ def _choose_float32(real: Array) -> Scale:
 
 
 def _refuse(bad: Array, real: Array, reason: str, way_out: str) -> None:
+    """Raise ScaleRangeError for the first channel of which `bad` is true."""
     if bad.any():
         i = int(np.argmax(bad))
         raise ScaleRangeError(f"scale {float(real[i]):.9g} (channel {i}) {reason}; {way_out}")

@@ -1,4 +1,4 @@
-"""Describe which weights share a scale, and which scales of groups a machine has."""
+"""Defines which weights share a scale, and which scales of groups a machine has."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class WeightScaling:
 
 @dataclass(frozen=True)
 class GroupForm:
-    """A description of the weight groups that a machine has.
+    """The weight groups that a machine has. FixedPointError for sizes or bits out of range.
 
-    `sizes`: supported numbers of weights in a group.
-    `scale_bits`: bits of a group's scale, a non-negative integer.
-    `minimum_bits`: bits of a group's minimum, a signed integer; 0: it has none.
+    `sizes`: supported numbers of weights in a group, multiples of 16 from 16 to 256.
+    `scale_bits`: bits of a group's scale, a non-negative integer, 1..16.
+    `minimum_bits`: bits of a group's minimum, a signed integer, 2..16; 0: it has none.
     """
 
     sizes: tuple[int, ...]
@@ -44,9 +44,10 @@ class GroupForm:
 
     @property
     def largest_scale(self) -> int:
+        """The largest scale of a group."""
         return (1 << self.scale_bits) - 1
 
     @property
     def largest_minimum(self) -> int:
-        """0 where there are none."""
+        """The largest magnitude of a group's minimum; 0 where there are none."""
         return (1 << self.minimum_bits) // 2 - 1 if self.minimum_bits else 0

@@ -1,4 +1,4 @@
-"""Widths of integers: the limits of a type, and what remains of a value in so many bits."""
+"""Computes with widths of integers: the limits of a type, and a value wrapped to some bits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Array = NDArray[Any]
 
 @lru_cache(maxsize=32)
 def type_limits(dtype: np.dtype) -> tuple[int, int]:
-    """(lowest, highest) of an integer type."""
+    """Return the least and the largest value of an integer type."""
     limits = np.iinfo(dtype.name)
     return int(limits.min), int(limits.max)
 
 
 def wrap_to_bits(x: Array, bits: int, signed: bool = True) -> Array:
-    """int64[...] -> int64[...], its low `bits` (1..64) read as two's complement, or unsigned (then at most 63)."""
+    """Return the low `bits` (1..64) of x, int64[...], read as two's complement, or unsigned (then at most 63 bits)."""
     if not signed:
         return x & ((1 << bits) - 1)
     spare = 64 - bits

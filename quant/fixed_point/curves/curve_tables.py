@@ -1,4 +1,7 @@
-"""Tables of one octave of a curve (2**-t, 1 / x, 1 / sqrt(x), log2(x)), which serve arguments and results of any width."""
+"""Computes exp, 1 / x, 1 / sqrt(x) and log2(x) in integers from a chip's table of one octave, for any width of arguments.
+
+`quant.fixed_point.curves.softmax` and `norms` are built on it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,10 @@ Curve = Literal["exp2", "reciprocal", "inverse_sqrt", "log2"]
 class CurveTable:
     """A chip's table of a curve over one octave: 2**index_bits segments, unsigned entries of value_bits.
 
-    `interpolation_bits`: fraction bits after the index that the linear interpolation uses. With 0, an entry is the
-    curve at the middle of its segment.
+    `index_bits`: 1..12.
+    `value_bits`: 4..30.
+    `interpolation_bits`: fraction bits after the index that the linear interpolation uses, 0..16. With 0, an entry is the curve
+    at the middle of its segment.
     """
 
     index_bits: int = 6
@@ -37,7 +42,7 @@ class CurveTable:
 
     @property
     def position_bits(self) -> int:
-        """Fraction bits of the argument that the table uses."""
+        """The fraction bits of the argument that the table uses."""
         return self.index_bits + self.interpolation_bits
 
 
@@ -129,8 +134,10 @@ def reciprocal_quantized(
     form: ScaleForm,
     dtype: DTypeLike,
 ) -> Array:
-    """Return 1 / x as dtype[...] in integers only, for x: int8, uint8 or int16[...]; x at its zero point gives the highest
-    code."""
+    """Return 1 / x as dtype[...] in integers only, for x: int8, uint8 or int16[...]; x at its zero point gives the highest code.
+
+    Scales and zero points are those of x and of the result. Results beyond dtype saturate.
+    """
     value = x.astype(np.int64) - input_zero_point
     mantissa, shift = reciprocal(np.abs(value), table)
     mantissa = np.where(value < 0, -mantissa, mantissa)
@@ -148,8 +155,9 @@ def rsqrt_quantized(
     form: ScaleForm,
     dtype: DTypeLike,
 ) -> Array:
-    """Return 1 / sqrt(x) as dtype[...] in integers only, for x: int8, uint8 or int16[...]; x <= zero point gives the highest
-    code.
+    """Return 1 / sqrt(x) as dtype[...] in integers only, for x: int8, uint8 or int16[...].
+
+    Codes at or below the zero point give the highest code; results beyond dtype saturate.
     """
     value = x.astype(np.int64) - input_zero_point
     mantissa, shift = inverse_sqrt(value, table)
@@ -158,7 +166,7 @@ def rsqrt_quantized(
 
 
 def _to_output(mantissa: Array, shift: Array, real_scale: float, zero_point: int, form: ScaleForm, dtype: DTypeLike) -> Array:
-    """clip(round(mantissa / 2**shift * real_scale) + zero_point), rounded half up once, int8 or int16."""
+    """Return clip(round(mantissa / 2**shift * real_scale) + zero_point), rounded half up once, int8 or int16."""
     limits = np.iinfo(np.dtype(dtype).name)
     fraction, exponent = np.frexp(real_scale)
     scale = choose_scale(fraction, form)
@@ -178,7 +186,7 @@ def floor_log2(x: Array) -> Array:
 
 
 def _fraction(x: Array, exponent: Array, table: CurveTable) -> Array:
-    """The bits behind the leading one, as position_bits bits, the rest dropped."""
+    """Return the bits behind the leading one, as position_bits bits, the rest dropped."""
     rest = x - np.left_shift(np.int64(1), exponent)
     return np.where(
         exponent > table.position_bits,
@@ -188,6 +196,7 @@ def _fraction(x: Array, exponent: Array, table: CurveTable) -> Array:
 
 
 def _read(entries: Array, position: Array, table: CurveTable) -> Array:
+    """Return the table's values at these positions (int64[...], position_bits), interpolated where the table is."""
     if table.interpolation_bits == 0:
         return np.take(entries, position)
     i = position >> table.interpolation_bits
@@ -199,7 +208,10 @@ def _read(entries: Array, position: Array, table: CurveTable) -> Array:
 
 @cache
 def _curve(curve: Curve, table: CurveTable) -> Array:
-    """int64[2**index_bits + 1], samples at the segments' ends, or without interpolation [2**index_bits], the middles."""
+    """Return the entries of a curve: int64[2**index_bits + 1], samples at the segments' ends.
+
+    Without interpolation they are int64[2**index_bits], at the segments' middles.
+    """
     segments = 1 << table.index_bits
     i = np.arange(segments) + 0.5 if table.interpolation_bits == 0 else np.arange(segments + 1.0)
     u = i / segments

@@ -1,4 +1,4 @@
-"""Compute LayerNorm and RMSNorm over the last axis in integers only, parametrized by the chip's tables and widths.
+"""Computes LayerNorm and RMSNorm over the last axis in integers only, parametrized by the chip's tables and widths.
 
 Sums are exact. The zero point drops out of d_i = n x_i - sum(x).
 `(x - mean) / sqrt(variance + eps)` equals d_i / sqrt(p + n**2 eps / S**2).
@@ -27,9 +27,12 @@ _MAX_GUARD_BITS = 8
 
 @dataclass(frozen=True)
 class NormUnit:
-    """A chip's normalisation: inverse_sqrt is its table, fraction_bits those of the normalised value, rounded by rounding.
+    """A chip's unit for norms.
 
-    The normalised value is at most sqrt(n), so it needs fraction_bits + log2(n) / 2 + 1 bits.
+    `inverse_sqrt`: its table.
+    `fraction_bits`: those of the normalised value, 2..24; it is at most sqrt(n), so it needs fraction_bits + log2(n) / 2 + 1
+    bits.
+    `rounding`: rounding of the normalised value.
     """
 
     inverse_sqrt: CurveTable = field(default_factory=lambda: CurveTable(7, 16, 8))
@@ -53,11 +56,13 @@ def layer_norm(
 ) -> Array:
     """Return (x - mean) / sqrt(variance + epsilon) * gamma + beta as dtype[..., n], for x: int8, uint8 or int16[..., n].
 
-    `gamma`: int8 or int16[n] or None (1).
-    `beta`: int32 or int64[n] in units of S_gamma / 2**fraction_bits, or None.
+    `gamma`: int8 or int16[n]; None: 1.
+    `beta`: int32 or int64[n] in units of S_gamma / 2**fraction_bits; None: 0.
+    `epsilon`: in real units, squared.
     `r`: scales by S_gamma / (2**fraction_bits S_o) (S_gamma = 1 without gamma).
 
     Error: at most 1 step for int8 with the default unit (docs/nonlinear.md).
+    Raise FixedPointError: another type, an empty row, or one so long that sums exceed 62 bits.
     """
     n = _row_length(x)
     value = x.astype(np.int64)
@@ -80,7 +85,7 @@ def rms_norm(
 ) -> Array:
     """Return x / sqrt(mean(x**2) + epsilon) * gamma + beta as dtype[..., n], for x: int8, uint8 or int16[..., n].
 
-    `gamma`, `beta`, `r`: as in `layer_norm`, whose error this has too.
+    `gamma`, `beta`, `r`: as in `layer_norm`, whose errors this has too.
     """
     n = _row_length(x)
     value = x.astype(np.int64) - input_zero_point
@@ -90,7 +95,8 @@ def rms_norm(
 
 
 def _row_length(x: Array) -> int:
-    """n, so small that n**2 (2**bits)**2 fits 62 bits."""
+    """Return n, the elements of a row. Raise FixedPointError where n**2 (2**bits)**2 does not fit 62 bits, or x is no code
+    array."""
     if x.ndim == 0 or x.shape[-1] == 0:
         raise FixedPointError(f"norm: shape {x.shape} has no elements on its last axis")
     if x.dtype.kind not in "iu" or x.dtype.itemsize > 2:
@@ -102,6 +108,7 @@ def _row_length(x: Array) -> int:
 
 
 def _guard_bits(x: Array) -> int:
+    """Return the guard bits that keep the power of a row in 62 bits, at most 8."""
     spare = _POWER_BITS // 2 - 8 * x.dtype.itemsize - (x.shape[-1] - 1).bit_length()
     return min(_MAX_GUARD_BITS, spare)
 
@@ -126,5 +133,6 @@ def _normalise(centred: Array, power: Array, guard_bits: int, epsilon: float, un
 
 
 def _scale(normalised: Array, gamma: Array | None, beta: Array | None) -> Array:
+    """Return normalised gamma + beta as int64[..., n]; None: 1 and 0."""
     acc = normalised if gamma is None else normalised * gamma.astype(np.int64)
     return acc if beta is None else acc + beta

@@ -1,4 +1,7 @@
-"""GELU and exp by second-order polynomials in integers. Source: I-BERT (Kim et al. 2021)."""
+"""Computes GELU and exp by second-order polynomials in integers. Source: I-BERT (Kim et al. 2021).
+
+They are for chips without tables. The quantizer and the programs do not use them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Polynomial:
-    """(x + b)**2 + c or (x + b) x + c in the integers of a scale, and the scale of the result."""
+    """A polynomial (x + b)**2 + c or (x + b) x + c in integers.
+
+    `scale`: real value of one step of the result.
+    """
 
     b: int
     c: int
@@ -48,6 +54,7 @@ def exp_polynomial(x: Array, input_scale: float, fraction_bits: int = 30) -> tup
     """Return (int64[...], scale) of exp(x input_scale) for x: int64[...] <= 0, by a second-order polynomial of x modulo log 2.
 
     The result is to be requantized by scale / S_o. Largest error in docs/nonlinear.md. Source: I-BERT (Kim et al. 2021), I-EXP.
+    Raise FixedPointError: input_scale above log 2, or more than 62 bits needed.
     """
     ln2 = int(np.floor(np.log(2.0) / input_scale))
     if ln2 < 1:

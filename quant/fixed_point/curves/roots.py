@@ -1,4 +1,4 @@
-"""Square roots, their reciprocals, and quotients in integers."""
+"""Computes square roots, their reciprocals, and quotients in integers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Array = NDArray[Any]
 
 
 def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
-    """Return the exact floor of the square root, or the nearest integer, as int64[...], for x: int64[...], 0 <= x < 2**62."""
+    """Return the exact floor of the square root, or the nearest integer, as int64[...], for x: int64[...], 0 <= x < 2**62.
+
+    Raise FixedPointError for other values.
+    """
     x = np.asarray(x, np.int64)
     if x.size and (x.min() < 0 or x.max() >= 1 << 62):
         raise FixedPointError(f"integer_sqrt: values {x.min()}..{x.max()}; must be 0..2**62-1")
@@ -29,20 +32,21 @@ def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
 
 
 def sqrt_quantized(x: Array, input_zero_point: int, r: Requant, fraction_bits: int, dtype: DTypeLike) -> Array:
-    """Return requantize(floor(sqrt((x - z) << 2 fraction_bits)), r) as dtype[...], for x: int8 or int16[...]; below z counts as
-    z.
+    """Return requantize(floor(sqrt((x - z) << 2 fraction_bits)), r) as dtype[...], for x: int8 or int16[...].
 
-    `r` scales by sqrt(S) / (2**fraction_bits S_o). Error: half a step plus one unit of the root (docs/nonlinear.md).
+    Codes below z count as z.
+    `r`: scales by sqrt(S) / (2**fraction_bits S_o).
+
+    Error: half a step plus one unit of the root (docs/nonlinear.md).
     """
     value = np.maximum(x.astype(np.int64) - input_zero_point, 0)
     return requantize(integer_sqrt(value << (2 * fraction_bits)), r, dtype)
 
 
 def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: float, output_zero_point: int) -> Array:
-    """Return 1 / sqrt as int8[...] for x: int8[...]; x <= zero point gives 127. Source: TFLite RSQRT, int8 (TFLite refuses x <
-    z).
+    """Return 1 / sqrt as int8[...] for x: int8[...]; codes at or below the zero point give 127.
 
-    Error: at most 1 step (see docs/nonlinear.md).
+    Error: at most 1 step (see docs/nonlinear.md). Source: TFLite RSQRT, int8 (TFLite refuses x < z).
     """
     require_type(x, "rsqrt8", np.int8)
     value = x.astype(np.int64) - input_zero_point
@@ -58,9 +62,9 @@ def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: fl
 def divide(a: Array, b: Array, rounding: Rounding) -> Array:
     """Return a / b exactly rounded as int64[...], for a, b: int64[...], |a| < 2**61, |b| < 2**61.
 
-    `rounding`: FLOOR, TRUNCATE (C), HALF_AWAY, HALF_EVEN or SINGLE_HALF_UP.
+    `rounding`: FLOOR, TRUNCATE (C), HALF_AWAY, HALF_EVEN or SINGLE_HALF_UP; FixedPointError for others.
 
-    b = 0 gives 2**31 - 1 with the sign of a; 0 / 0 = 0.
+    A divisor of 0 gives 2**31 - 1 with the sign of a; 0 / 0 = 0.
     """
     a, b = np.asarray(a, np.int64), np.asarray(b, np.int64)
     zero = b == 0

@@ -1,7 +1,8 @@
-"""Softmax and log softmax over the last axis: TFLite's int8 and int16, ONNX's table, and one for chips without float.
+"""Computes softmax and log softmax over the last axis: TFLite's int8 and int16, ONNX's table, and one for chips without float.
 
-All numbers are integers at run time, but for `qlinear_softmax`, which imitates a float kernel. Move another axis to the
-end first.
+`softmax` and `log_softmax` are the chip's, by a `SoftmaxUnit`; the others serve comparison with those implementations. All
+numbers are integers at run time, but for `qlinear_softmax`, which imitates a float kernel. Move another axis to the end first.
+All raise FixedPointError for rows that are empty, or longer than the sum of exponentials holds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
 
 @dataclass(frozen=True)
 class _ScaledDifference:
-    """Differences to the row's maximum as Q5.26, d * multiplier / 2**31 * 2**left_shift; below `least` they count as 0."""
+    """Scaling of differences to the row's maximum to Q5.26, d * multiplier / 2**31 * 2**left_shift; below `least` they count
+    as 0."""
 
     multiplier: int
     left_shift: int
@@ -47,7 +49,8 @@ class _ScaledDifference:
 
 
 def _scale_difference(input_scale: float, beta: float) -> _ScaledDifference:
-    """TFLite PreprocessSoftmaxScaling and CalculateInputRadius."""
+    """Return TFLite's scaling of differences (PreprocessSoftmaxScaling, CalculateInputRadius). Raise FixedPointError for tiny
+    scales."""
     real = min(beta * float(np.float32(input_scale)) * (1 << (31 - _SCALED_BITS)), 2.0**31 - 1)
     if real <= 1:
         raise FixedPointError(
@@ -61,7 +64,7 @@ def _scale_difference(input_scale: float, beta: float) -> _ScaledDifference:
 
 @cache
 def _exponentials(scaled: _ScaledDifference) -> tuple[Array, Array]:
-    """int64[256] each, for differences 0, -1 .. -255: the difference as Q5.26, its exponential as Q0.31 (0: dropped)."""
+    """Return int64[256] each, for differences 0, -1 .. -255: the difference as Q5.26, its exponential as Q0.31 (0: dropped)."""
     difference = -np.arange(256, dtype=np.int64)
     in_range = difference >= scaled.least
     shift = np.asarray(scaled.left_shift)
@@ -72,7 +75,10 @@ def _exponentials(scaled: _ScaledDifference) -> tuple[Array, Array]:
 
 
 def _differences(x: Array, limit: int) -> Array:
-    """Return the maximum of the row minus x as intp[..., n], for x: [..., n]."""
+    """Return the maximum of the row minus x as int64[..., n], for x: [..., n].
+
+    `limit`: longest row. Raise FixedPointError for a longer or empty one.
+    """
     if x.ndim == 0 or x.shape[-1] == 0:
         raise FixedPointError(f"softmax: shape {x.shape} has no elements on its last axis")
     if x.shape[-1] > limit:
@@ -101,7 +107,7 @@ def softmax8(x: Array, input_scale: float, beta: float = 1.0, dtype: DTypeLike |
 
 @cache
 def softmax16_tables(precision: type[np.floating] = np.float64) -> tuple[Array, Array]:
-    """exp over [-10, 0], and 1 / (1 + x) over [0, 1], both int16[513]."""
+    """Return the tables of exp over [-10, 0], and of 1 / (1 + x) over [0, 1], both int16[513]."""
     unit = 2.0 / 65535
     exponential = build_table16(np.exp, 10.0 / 65535, unit, form="tflite", input_zero_point=_INT16_MAX, precision=precision)
     inverse = build_table16(
@@ -214,21 +220,21 @@ class SoftmaxUnit:
 
     @property
     def exponential_bits(self) -> int:
-        """Fraction bits of an exponential."""
+        """The fraction bits of an exponential."""
         return self.exponential.value_bits + self.guard_bits
 
     @property
     def max_elements(self) -> int:
-        """The longest row whose sum cannot overflow."""
+        """The length of the longest row whose sum cannot overflow."""
         return 1 << (self.sum_bits - self.exponential_bits)
 
     def exponentials(self, t: Array) -> Array:
-        """int64[...] t with argument_bits -> int64[...] 2**-t with exponential_bits."""
+        """Return 2**-t as int64[...] with exponential_bits, for t: int64[...] with argument_bits."""
         return exp2_negative(t, self.argument_bits, self.exponential, self.guard_bits)
 
 
 def _argument(x: Array, input_scale: float, beta: float, unit: SoftmaxUnit) -> Array:
-    """int64[..., n] t = (max - x) S beta log2(e), unit.argument_bits fraction bits, rounded half up."""
+    """Return t = (max - x) S beta log2(e) as int64[..., n] with unit.argument_bits fraction bits, rounded half up."""
     difference = _differences(x, unit.max_elements)
     real = input_scale * beta * np.log2(np.e) * (1 << unit.argument_bits)
     scale = choose_scale(real, ScaleForm("multiplier", unit.multiplier_bits, 0, 62))
@@ -245,11 +251,12 @@ def softmax(
     beta: float = 1.0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """Return the softmax of x: int8, uint8 or int16[..., n], as dtype[..., n], in integers only, by the tables and widths of
-    `unit`.
+    """Return the softmax of x: int8, uint8 or int16[..., n], as dtype[..., n], in integers only, by a chip's unit.
 
-    The formula is y = clip(round(e_i / sum(e) / S_o) + z_o), rounded half up once; 1 / S_o must be a power of two. Errors of the
-    usual units are in docs/nonlinear.md: at most 1 step for int8 with the default unit.
+    The formula is y = clip(round(e_i / sum(e) / S_o) + z_o), rounded half up once. Errors of the usual units are in
+    docs/nonlinear.md: at most 1 step for int8 with the default unit.
+    `output_scale`: S_o, a power of two; FixedPointError otherwise.
+    `beta`: factor of the input.
     """
     output_bits = round(-np.log2(output_scale))
     if 2.0**-output_bits != output_scale:

@@ -1,4 +1,4 @@
-"""Comparisons, argmax and top-k on quantized values."""
+"""Compares quantized values: relations, argmax and argmin, top-k."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 class Relation(StrEnum):
-    """A comparison of two values."""
+    """A relation of two values."""
 
     EQUAL = "equal"
     NOT_EQUAL = "not_equal"
@@ -41,7 +41,8 @@ _LEFT_SHIFT = 8
 
 def compare(a: Array, b: Array, relation: Relation) -> Array:
     """Return bool[...] of the relation, for broadcast integers a, b of one scale and zero point.
-    It is exact, since the order of codes is that of values.
+
+    It is exact, since the order of codes is that of values. Raise FixedPointError where the types differ.
     """
     if a.dtype != b.dtype:
         raise FixedPointError(f"compare: {a.dtype} with {b.dtype}; codes of one scale have one type")
@@ -57,10 +58,10 @@ def compare_scaled(
     b_scale: float,
     b_zero_point: int,
 ) -> Array:
-    """Return bool[...] of the relation, for broadcast a, b: int8, uint8 or int16[...] of different scales. It is exact for
-    float32 scales.
+    """Return bool[...] of the relation of real values, for broadcast a, b: int8, uint8 or int16[...] of different scales.
 
-    S (q - z) has at most 24 + 17 bits, so float64 holds both sides.
+    It is exact for float32 scales: S (q - z) has at most 24 + 17 bits, so float64 holds both sides. Raise FixedPointError for
+    wider types.
     """
     for name, x in (("a", a), ("b", b)):
         if x.dtype.itemsize > 2:
@@ -79,10 +80,10 @@ def tflite_compare8(
     b_scale: float,
     b_zero_point: int,
 ) -> Array:
-    """Return bool[...] of the relation between round((q - z) 2**8 S) of both sides, for broadcast a, b: int8 or uint8[...],
-    scales below 1.
+    """Return bool[...] of the relation between round((q - z) 2**8 S) of both sides, for broadcast a, b: int8 or uint8[...].
 
-    It is not exact: values that differ by less than 2**-8 may count as equal. Source: TFLite EQUAL, LESS, ... with int8 inputs.
+    Scales are below 1. It is not exact: values that differ by less than 2**-8 may count as equal. Source: TFLite EQUAL, LESS, ...
+    with int8 inputs.
     """
 
     def scaled(x: Array, scale: float, zero_point: int) -> Array:
@@ -94,14 +95,19 @@ def tflite_compare8(
 
 
 def arg_max(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bool = False) -> Array:
-    """Return int64, the index of the largest along `axis`, for x: integers[...]; the first of equals, or the last. ONNX,
-    TFLite."""
+    """Return int64, the index of the largest along `axis`, for x: integers[...]; of equals the first, or the last (`last_index`).
+
+    Raise FixedPointError for an empty axis. ONNX, TFLite.
+    """
     return _arg(x, axis, keep_dims, last_index, np.argmax)
 
 
 def arg_min(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bool = False) -> Array:
-    """Return int64, the index of the smallest along `axis`, for x: integers[...]; the first of equals, or the last. ONNX,
-    TFLite."""
+    """Return int64, the index of the smallest along `axis`, for x: integers[...]; of equals the first, or the last
+    (`last_index`).
+
+    Raise FixedPointError for an empty axis. ONNX, TFLite.
+    """
     return _arg(x, axis, keep_dims, last_index, np.argmin)
 
 
@@ -114,8 +120,10 @@ def _arg(x: Array, axis: int, keep_dims: bool, last_index: bool, find: Callable[
 
 
 def top_k(x: Array, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Array, Array]:
-    """Return (values, int64 indices), k on `axis`, sorted, for x: integers[...]; of equals the lower index first. ONNX,
-    TFLite."""
+    """Return (values, int64 indices), the k largest or smallest along `axis`, in order, for x: integers[...].
+
+    Of equals the lower index comes first. Raise FixedPointError unless 1 <= k <= size of the axis. ONNX, TFLite.
+    """
     n = x.shape[axis]
     if not 1 <= k <= n:
         raise FixedPointError(f"top_k: k={k}; must be 1..{n}, the size of axis {axis}")

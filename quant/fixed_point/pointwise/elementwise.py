@@ -1,7 +1,7 @@
-"""Element by element: add, sub, mul, rescale, leaky and parametric ReLU, concatenation. numpy broadcasting throughout.
+"""Computes functions element by element: add, sub, mul, rescale, leaky and parametric ReLU; and concatenation.
 
 Every operand is taken relative to its zero point first; all products and shifts are exact in int64. Sums and products that round
-by FP32_RNE are made in float32 instead (`float32.py`).
+by FP32_RNE are computed in float32 instead (`float32.py`). Operands broadcast as in numpy. Requantizations are `Requant`s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 def _centre(x: Array, zero_point: int) -> Array:
-    """int32[...]: x - zero_point (int64 for wider x)."""
+    """Return x - zero_point as int32[...], or int64 for x of more than 16 bits."""
     if x.dtype.itemsize <= 2:
         return np.subtract(x, np.int32(zero_point), dtype=np.int32)
     return x.astype(np.int64) - zero_point
@@ -50,12 +50,14 @@ def add(
 
     `t = a_requant((a - a_zero_point) << left_shift) +- b_requant((b - b_zero_point) << left_shift)`
     `y = out_requant(t)`.
+    `subtract`: a - b.
 
-    TFLite ADD and SUB: S2 = 2 max(S_a, S_b), a_requant of S_a / S2, out_requant of S2 / (2**left_shift S_out).
-    There left_shift is 20 (int8, uint8) or 15 (int16). A left_shift of 0 adds at the machine's own precision.
+    TFLite ADD and SUB: S2 = 2 max(S_a, S_b), a_requant of S_a / S2, out_requant of S2 / (2**left_shift S_out). There left_shift
+    is 20 (int8, uint8) or 15 (int16). A left_shift of 0 adds at the machine's own precision.
     `a_requant` and `b_requant` give int32 (low, high up to its limits; zero_point 0).
-    Where out_requant rounds by FP32_RNE: `float32_sum`, a_requant of S_a / S_out, b_requant of S_b / S_out.
-    There left_shift and out_requant's scale are not read. ONNX QLinearAdd.
+    Where out_requant rounds by FP32_RNE: `float32_sum`, a_requant of S_a / S_out, b_requant of S_b / S_out. There left_shift and
+    out_requant's scale are not read. ONNX QLinearAdd.
+    Raise FixedPointError where left_shift is not 0..30.
     """
     parameters = ((a_requant, b_requant, out_requant), (a_zero_point, b_zero_point), left_shift, subtract, np.dtype(dtype))
     return _by_pairs(_add_codes, parameters, a, b)
@@ -92,7 +94,7 @@ def _add_codes(
 
 
 def _rescale(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTypeLike, axis: int = -1) -> Array:
-    """requantize((x - zero_point) << left_shift); many 8-bit codes per tensor go through a table of all 256 of them."""
+    """Return requantize((x - zero_point) << left_shift); many 8-bit codes of one scale go through a table of all 256 of them."""
     if x.dtype.itemsize > 1 or x.size < 4 * 256 or r.channels > 1:
         return requantize(_shift_codes(x, zero_point, left_shift), r, dtype, axis)
     table = _code_table(x.dtype, zero_point, left_shift, r, np.dtype(dtype))
@@ -101,7 +103,7 @@ def _rescale(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTyp
 
 @lru_cache(maxsize=256)
 def _code_table(codes: np.dtype, zero_point: int, left_shift: int, r: Requant, dtype: np.dtype) -> Array:
-    """Return what `requantize` makes of each 8-bit code, by its bits. The table is cached, since a layer's tiles share it."""
+    """Return the requantized integer of each 8-bit code, by its bits. The table is cached, since a layer's tiles share it."""
     every = np.arange(256, dtype=np.uint8).view(codes)
     table = requantize(_shift_codes(every, zero_point, left_shift), r, dtype)
     table.flags.writeable = False
@@ -109,6 +111,7 @@ def _code_table(codes: np.dtype, zero_point: int, left_shift: int, r: Requant, d
 
 
 def _shift_codes(x: Array, zero_point: int, left_shift: int) -> Array:
+    """Return (x - zero_point) << left_shift as int32 where all values fit, else int64."""
     centred = _centre(x, zero_point)
     if (x.dtype.itemsize == 1 and left_shift <= 22) or left_shift == 0:
         return centred << np.int32(left_shift) if left_shift else centred
@@ -116,7 +119,7 @@ def _shift_codes(x: Array, zero_point: int, left_shift: int) -> Array:
 
 
 def _narrow(x: Array) -> Array:
-    """int64 -> int32 where every value fits (requantization is faster on int32), else unchanged."""
+    """Return int64 values as int32 where every one fits (requantization is faster on int32), else unchanged."""
     if x.size == 0:
         return x.astype(np.int32)
     limits = np.iinfo(np.int32)
@@ -138,7 +141,7 @@ def add_direct(
     """Return y = out_requant((a - a_zero_point) a_multiplier + (b - b_zero_point) b_multiplier), with a single rounding.
 
     This is for machines that scale both operands by small integers into one accumulator and shift once. The integers a_multiplier
-    and b_multiplier are below 2**31 in magnitude, negative to subtract. a_multiplier = b_multiplier = 1 adds operands of one
+    and b_multiplier are below 2**31 in magnitude, negative to subtract; FixedPointError otherwise. Both 1 adds operands of one
     scale.
     """
     if max(abs(a_multiplier), abs(b_multiplier)) >= 1 << 31:
@@ -157,7 +160,7 @@ def mul(
     b_zero_point: int = 0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """y = requant((a - a_zero_point) (b - b_zero_point)), requant of S_a S_b / S_out. TFLite MUL; TOSA 1.0 MUL.
+    """Return y = requant((a - a_zero_point) (b - b_zero_point)), requant of S_a S_b / S_out. TFLite MUL; TOSA 1.0 MUL.
 
     Where requant rounds by FP32_RNE: `float32_product`, the zero point added before it rounds. ONNX QLinearMul.
     """
@@ -177,7 +180,8 @@ def _multiply_codes(a: Array, b: Array, requants: tuple[Requant], zero_points: t
 
 
 def rescale(x: Array, requant: Requant, *, x_zero_point: int = 0, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
-    """y = requant(x - x_zero_point), requant of S_in / S_out; per channel on `axis`. TOSA 1.0 RESCALE."""
+    """Return y = requant(x - x_zero_point), requant of S_in / S_out; with several scales channels lie on `axis`. TOSA 1.0
+    RESCALE."""
     return _rescale(x, x_zero_point, 0, requant, dtype, axis)
 
 
@@ -189,9 +193,10 @@ def leaky_relu(
     x_zero_point: int = 0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """v = x - x_zero_point; y = positive(v) where v >= 0, else negative(v). TFLite LEAKY_RELU.
+    """Return positive(v) where v = x - x_zero_point >= 0, else negative(v). TFLite LEAKY_RELU.
 
-    positive of S_in / S_out, negative of alpha S_in / S_out (alpha >= 0).
+    `positive`: of S_in / S_out.
+    `negative`: of alpha S_in / S_out (alpha >= 0).
     """
     up = _rescale(x, x_zero_point, 0, positive, dtype)
     return np.where(x >= x_zero_point, up, _rescale(x, x_zero_point, 0, negative, dtype))
@@ -207,9 +212,11 @@ def prelu(
     alpha_zero_point: int = 0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """v = x - x_zero_point; y = positive(v) where v >= 0, else negative(v (alpha - alpha_zero_point)). TFLite PRELU.
+    """Return positive(v) where v = x - x_zero_point >= 0, else negative(v (alpha - alpha_zero_point)). TFLite PRELU.
 
-    alpha: integers broadcastable to x; positive of S_in / S_out, negative of S_in S_alpha / S_out.
+    `alpha`: integers broadcastable to x.
+    `positive`: of S_in / S_out.
+    `negative`: of S_in S_alpha / S_out.
     """
     v = _centre(x, x_zero_point)
     product = _narrow(v.astype(np.int64) * _centre(alpha, alpha_zero_point))
@@ -224,7 +231,13 @@ def concatenate(
     axis: int = -1,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """Rescale each part to the common scale and join the parts on `axis`; None leaves a part as it is (same scale)."""
+    """Rescale each part to the common scale and return the parts joined on `axis`.
+
+    `requants`: one for each part; None leaves a part as it is (same scale).
+    `zero_points`: of the parts.
+
+    Raise FixedPointError where the numbers of parts, requants and zero points differ.
+    """
     if not len(parts) == len(requants) == len(zero_points):
         raise FixedPointError(
             f"concatenate: {len(parts)} parts, {len(requants)} requants, {len(zero_points)} zero points; give one each"

@@ -1,4 +1,4 @@
-"""Sums and products of codes in float32, as a machine makes them whose sums or products round by FP32_RNE.
+"""Computes sums and products of codes in float32, for machines whose sums or products round by FP32_RNE.
 
 Every operation named here rounds once, to the nearest float32, ties to even. They are onnxruntime's on x86-64 with AVX2
 (QLinearAdd, QLinearMul), in its order, so that the codes are its codes, those next to ties too.

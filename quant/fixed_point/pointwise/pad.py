@@ -1,4 +1,4 @@
-"""Padding of any rank."""
+"""Pads arrays of any rank with codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def pad(x: Array, pads: Sequence[tuple[int, int]], *, value: int = 0, mode: PadM
     `pads`: (before, after) for each axis, negative crops.
     `value`: usually the zero point.
 
-    Modes are those of ONNX Pad ('symmetric' as TFLite MIRROR_PAD SYMMETRIC). Raise FixedPointError where value does not fit.
+    Modes are those of ONNX Pad ('symmetric' as TFLite MIRROR_PAD SYMMETRIC). Raise FixedPointError where value does not fit, or
+    there is not one pair for each axis.
     """
     if len(pads) != x.ndim:
         raise FixedPointError(f"pad: {len(pads)} pairs for shape {x.shape}; give (before, after) for each axis")

@@ -1,4 +1,7 @@
-"""Resizing of channels-last feature maps: nearest, and bilinear with integer weights."""
+"""Resizes channels-last feature maps [n, h, w, c]: nearest, and bilinear with integer weights.
+
+First the input positions of each axis are computed from sizes alone, then they are applied to an array.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"
 
 
 def onnx_coordinates(in_size: int, out_size: int, scale: float | None, mode: CoordinateMode) -> Array:
-    """float32[out_size]: where each output lies on the input axis. ONNX Resize; float32 as onnxruntime computes them.
+    """Return float32[out_size]: the place of each output on the input axis. ONNX Resize; float32 as onnxruntime computes them.
 
-    scale: out / in where the model gives scales, None where it gives sizes.
+    `scale`: out / in where the model gives scales, None where it gives sizes.
+
+    Raise FixedPointError for an unknown mode.
     """
     ratio = np.float32(out_size / in_size if scale is None else scale)
     out = np.arange(out_size, dtype=np.float32)
@@ -49,7 +54,12 @@ def nearest_indices(
     coordinates: CoordinateMode = "half_pixel",
     nearest: NearestMode = "round_prefer_floor",
 ) -> Array:
-    """int64[out_size]: which input each output copies. ONNX Resize, mode nearest."""
+    """Return int64[out_size]: the index of the input that each output copies. ONNX Resize, mode nearest.
+
+    `scale`, `coordinates`: as in `onnx_coordinates`.
+
+    Raise FixedPointError for an unknown mode.
+    """
     at = onnx_coordinates(in_size, out_size, scale, coordinates)
     if nearest == "floor":
         index = np.floor(at)
@@ -65,7 +75,7 @@ def nearest_indices(
 
 
 def nearest_indices_tflite(in_size: int, out_size: int, *, align_corners: bool, half_pixel_centers: bool) -> Array:
-    """int64[out_size]. TFLite RESIZE_NEAREST_NEIGHBOR, in its float32."""
+    """Return int64[out_size]: the index of the input that each output copies. TFLite RESIZE_NEAREST_NEIGHBOR, in its float32."""
     if align_corners and out_size > 1:
         scale = np.float32(in_size - 1) / np.float32(out_size - 1)
     else:
@@ -93,9 +103,10 @@ def upsample_nearest(x: Array, factors: tuple[int, int]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class LinearAxis:
-    """Interpolation along one axis: out = (in[lower] (unit - weight) + in[upper] weight) / unit.
+    """An interpolation along one axis: out = (in[lower] (unit - weight) + in[upper] weight) / unit.
 
-    lower, upper: int64[out_size]; weight: int64[out_size], 0..unit.
+    `lower`, `upper`: int64[out_size], indices of the input.
+    `weight`: int64[out_size], 0..unit.
     """
 
     lower: Array
@@ -105,7 +116,7 @@ class LinearAxis:
 
 
 def linear_axis_tflite(in_size: int, out_size: int, *, align_corners: bool, half_pixel_centers: bool) -> LinearAxis:
-    """10-bit weights. TFLite RESIZE_BILINEAR, `ComputeInterpolationValuesInteger`."""
+    """Return the interpolation with 10-bit weights of TFLite RESIZE_BILINEAR, `ComputeInterpolationValuesInteger`."""
     if align_corners and out_size > 1:
         scale = (1024 * (in_size - 1) + (out_size - 1) // 2) // (out_size - 1)
     else:
@@ -121,7 +132,10 @@ def linear_axis_tflite(in_size: int, out_size: int, *, align_corners: bool, half
 
 
 def linear_axis_tosa(in_size: int, out_size: int, scale_n: int, scale_d: int, offset: int) -> LinearAxis:
-    """Position (out scale_d + offset) / scale_n. TOSA 1.0 RESIZE, mode BILINEAR; border enters through out_size."""
+    """Return the interpolation at positions (out scale_d + offset) / scale_n. TOSA 1.0 RESIZE, mode BILINEAR.
+
+    TOSA's border only changes out_size.
+    """
     at = np.arange(out_size, dtype=np.int64) * scale_d + offset
     index = np.floor_divide(at, scale_n)
     weight = at - index * scale_n
@@ -129,7 +143,10 @@ def linear_axis_tosa(in_size: int, out_size: int, scale_n: int, scale_d: int, of
 
 
 def nearest_indices_tosa(in_size: int, out_size: int, scale_n: int, scale_d: int, offset: int) -> Array:
-    """int64[out_size]. TOSA 1.0 RESIZE, mode NEAREST_NEIGHBOR: the upper neighbour from 2 weight >= scale_n on."""
+    """Return int64[out_size]: the index of the input that each output copies. TOSA 1.0 RESIZE, mode NEAREST_NEIGHBOR.
+
+    The upper neighbour is taken from 2 weight >= scale_n on.
+    """
     axis = linear_axis_tosa(in_size, out_size, scale_n, scale_d, offset)
     return np.where(2 * axis.weight >= scale_n, axis.upper, axis.lower)
 
@@ -137,7 +154,7 @@ def nearest_indices_tosa(in_size: int, out_size: int, scale_n: int, scale_d: int
 def linear_axis_onnx(
     in_size: int, out_size: int, *, scale: float | None = None, coordinates: CoordinateMode = "half_pixel", bits: int = 10
 ) -> LinearAxis:
-    """ONNX coordinates with weights rounded to `bits` fraction bits (half up), for machines that interpolate so."""
+    """Return ONNX's coordinates with weights rounded to `bits` fraction bits (half up), for machines that interpolate so."""
     at = np.clip(onnx_coordinates(in_size, out_size, scale, coordinates), 0, in_size - 1).astype(np.float64)
     unit = 1 << bits
     fixed = np.floor(at * unit + 0.5).astype(np.int64)
@@ -148,7 +165,7 @@ def linear_axis_onnx(
 def bilinear_sums(x: Array, rows: LinearAxis, columns: LinearAxis, *, x_zero_point: int = 0) -> Array:
     """Return the exact interpolated x - x_zero_point times rows.unit columns.unit as int64 [n, oh, ow, c], for x: [n, h, w, c].
 
-    TOSA 1.0 RESIZE BILINEAR gives these sums (int32 for int8, int48 for int16); `requantize` makes them outputs.
+    TOSA 1.0 RESIZE BILINEAR gives these sums (int32 for int8, int48 for int16); `requantize` turns them into outputs.
     """
     centred = x.astype(np.int64) - x_zero_point
     wy = rows.weight[:, None, None]
@@ -158,7 +175,10 @@ def bilinear_sums(x: Array, rows: LinearAxis, columns: LinearAxis, *, x_zero_poi
 
 
 def resize_bilinear_tflite(x: Array, rows: LinearAxis, columns: LinearAxis) -> Array:
-    """Return sums / 2**20, half away from zero, in the same type, for x: int8 or int16 [n, h, w, c]. TFLite RESIZE_BILINEAR."""
+    """Return the interpolated codes, sums over rows.unit columns.unit, half away from zero, for x: int8 or int16 [n, h, w, c].
+
+    TFLite RESIZE_BILINEAR; the result has the type of x.
+    """
     sums = bilinear_sums(x, rows, columns)
     unit = rows.unit * columns.unit
     magnitude = (np.abs(sums) + unit // 2) // unit

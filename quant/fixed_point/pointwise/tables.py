@@ -1,8 +1,9 @@
-"""Build and apply lookup tables: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
+"""Builds and applies lookup tables: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
 
 A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that fits, the
 entry saturates. Positive infinity and everything above gives `high`, negative infinity and everything below gives `low`. NaN
-gives `low` too; there the function is not defined, say sqrt of a negative input.
+gives `low` too; there the function is not defined, say sqrt of a negative input. Scales must be positive and finite;
+FixedPointError otherwise.
 """
 
 from __future__ import annotations
@@ -61,8 +62,11 @@ def build_table8(
 
 
 def lookup8(x: Array, table: Array) -> Array:
-    """Return the table's entries for x: int8[...] or uint8[...]; `table` is [256] in the order of `build_table8` for the type of
-    x.
+    """Return the table's entries for x: int8[...] or uint8[...].
+
+    `table`: [256] in the order of `build_table8` for the type of x, of any type.
+
+    Raise FixedPointError for another shape or type.
     """
     if table.shape != (TABLE8_ENTRIES,):
         raise FixedPointError(f"table for 8-bit lookup: shape {table.shape}, must be (256,); build it with build_table8")
@@ -87,10 +91,10 @@ def build_table16(
 ) -> Array:
     """Return int16[513] of f sampled over all of int16, to be interpolated by `lookup16`.
 
-    'tosa': t[i] = clip(half_away(f(S (128 (i - 256) - z)) / S_o) + z_o), the plain samples; the last one is at 32768.
-    'tflite': LUTPopulateInt16 in `precision`: 512 steps over [-32768, 32767] (a step is 127.998 codes). Each entry is moved
-    by half the error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point.
-    Both saturate to int16; inf and nan saturate (see the module).
+    'tosa': t[i] = clip(half_away(f(S (128 (i - 256) - z)) / S_o) + z_o), the plain samples; the last one is at 32768. 'tflite':
+    LUTPopulateInt16 in `precision`: 512 steps over [-32768, 32767] (a step is 127.998 codes). Each entry is moved by half the
+    error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point. Both saturate to int16; inf
+    and nan saturate (see the module). Raise FixedPointError for another form, or an output zero point with 'tflite'.
     """
     t = entries16(
         f,
@@ -114,7 +118,7 @@ def entries16(
     output_zero_point: int = 0,
     precision: type[np.floating] = np.float32,
 ) -> Array:
-    """Return the entries that `build_table16` saturates: integers [513], or inf or nan."""
+    """Return the entries that `build_table16` saturates, float [513]: whole numbers, inf or nan."""
     _check_scale("input_scale", input_scale)
     _check_scale("output_scale", output_scale)
     if form == "tflite":
@@ -154,7 +158,7 @@ def _entries16_tflite(
 
 
 def neighbour_entries16(code: int) -> Array:
-    """Indices of the entries between which a code is interpolated; one where it is an entry's own."""
+    """Return the indices of the entries between which an int16 code is interpolated; one where it is an entry's own."""
     position, step = code + 32768, 1 << TABLE16_STEP_BITS
     return np.unique([position // step, -(-position // step)])
 
@@ -193,7 +197,7 @@ def lookup16(x: Array, table: Array, form: TableForm) -> Array:
 
 
 def _segment16(x: Array, table: Array) -> tuple[Array, Array, Array]:
-    """int32[...] each: the entry below x, the step to the next, and x's position between them, 0..127."""
+    """Return int32[...] each: the entry below x, the step to the next, and x's position between them, 0..127."""
     if x.dtype != np.int16:
         raise FixedPointError(f"16-bit lookup: input is {x.dtype}, must be int16")
     if table.shape != (TABLE16_ENTRIES,) or table.dtype != np.int16:

@@ -1,7 +1,7 @@
-"""ONNX's quantized operators in the float32 arithmetic that onnxruntime's CPU kernels use (x86-64, AVX2 or AVX512).
+"""Computes ONNX's quantized operators in the float32 arithmetic of onnxruntime's CPU kernels (x86-64, AVX2 or AVX512).
 
-For machines that scale in float32, and for comparison with QDQ models. Every intermediate is float32; rounding is to
-nearest, ties to even. Scales are taken as float32.
+They serve comparison with QDQ models. Every intermediate is float32; rounding is to nearest, ties to even. Scales are taken as
+float32. Maps are channels-last.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def dequantize_linear(q: Array, scale: float | Array, zero_point: int | Array, a
 
 
 def _on_axis(scale: float | Array, zero_point: int | Array, ndim: int, axis: int) -> tuple[Array, Array]:
+    """Return scale and zero point, reshaped to broadcast along `axis` where they are [c]. Raise FixedPointError for more
+    dimensions."""
     scales = np.asarray(scale, np.float32)
     zeros = np.asarray(zero_point, np.int64)
     if scales.ndim > 1 or zeros.ndim > 1:
@@ -51,6 +53,7 @@ def _on_axis(scale: float | Array, zero_point: int | Array, ndim: int, axis: int
 
 
 def _saturate(v: Array, dtype: DTypeLike) -> Array:
+    """Return rint(v) as dtype, clipped to its limits."""
     lowest, highest = type_limits(np.dtype(dtype))
     return np.clip(np.rint(v), lowest, highest).astype(dtype)
 
@@ -90,7 +93,7 @@ def qlinear_mul(
 ) -> Array:
     """Return the product of broadcastable a, b: int8 or uint8, in the same type.
 
-    com.microsoft QLinearMul: `float32_product` of the ratio of scales.
+    This is com.microsoft QLinearMul: `float32_product` of the ratio of scales.
     """
     ratio = np.float32(a_scale) * np.float32(b_scale) / np.float32(out_scale)
     return _saturate(float32_product(a, b, ratio, (a_zero_point, b_zero_point, out_zero_point)), a.dtype)
@@ -108,10 +111,10 @@ def qlinear_average_pool(
     out_scale: float,
     out_zero_point: int,
 ) -> Array:
-    """Return the average pool of x: int8 or uint8 [n, h, w, c], in the same type [n, oh, ow, c]. com.microsoft
-    QLinearAveragePool.
+    """Return the average pool of x: int8 or uint8 [n, h, w, c], in the same type [n, oh, ow, c].
 
-    The dequantized elements are added one after the other in float32, / n, rint(mean / out_scale + out_zero_point).
+    The dequantized elements are added one after the other in float32, / n, rint(mean / out_scale + out_zero_point). This is
+    com.microsoft QLinearAveragePool.
     """
     slide = slide_over(x, kernel, strides, (1, 1), pads, "qlinear_average_pool")
     values = np.float32(x_scale) * (x.astype(np.int32) - x_zero_point).astype(np.float32)
@@ -138,9 +141,11 @@ def qlinear_table(
     out_zero_point: int,
     dtype: DTypeLike,
 ) -> Array:
-    """dtype[256], indexed by the code's bits (uint8): quantize_linear(function(x_scale (q - x_zero_point))).
+    """Return dtype[256], indexed by the code's bits (uint8): quantize_linear(function(x_scale (q - x_zero_point))).
 
-    How onnxruntime computes QLinearLeakyRelu and QLinearSigmoid. function: float32[256] -> float32[256].
+    `function`: float32[256] -> float32[256].
+
+    This is how onnxruntime computes QLinearLeakyRelu and QLinearSigmoid.
     """
     codes = np.arange(256, dtype=np.uint8).view(dtype)
     real = np.float32(x_scale) * (codes.astype(np.int32) - x_zero_point).astype(np.float32)
@@ -150,9 +155,7 @@ def qlinear_table(
 def qlinear_leaky_relu(
     x: Array, alpha: float, *, x_scale: float, x_zero_point: int, out_scale: float, out_zero_point: int
 ) -> Array:
-    """Return the leaky ReLU of x: int8 or uint8, in the same type. com.microsoft QLinearLeakyRelu, through its table of 256
-    entries.
-    """
+    """Return the leaky ReLU of x: int8 or uint8, in the same type, by a table of 256 entries. com.microsoft QLinearLeakyRelu."""
     table = qlinear_table(
         lambda v: np.where(v >= 0, v, np.float32(alpha) * v),
         x_scale=x_scale,
@@ -173,9 +176,10 @@ def qlinear_concat(
     out_zero_point: int,
     axis: int = -1,
 ) -> Array:
-    """Dequantize each part, quantize it to the common scale, and join the parts; equal parameters leave codes as they are.
+    """Dequantize each part, quantize it to the common scale, and return the parts joined; equal parameters leave codes as they
+    are.
 
-    com.microsoft QLinearConcat.
+    This is com.microsoft QLinearConcat.
     """
     joined: list[Array] = []
     for part, scale, zero in zip(parts, scales, zero_points, strict=True):

@@ -1,8 +1,8 @@
-"""Compute integer convolutions of channels-last feature maps: accumulators only; `requantize` makes them outputs.
+"""Computes integer convolutions of channels-last feature maps: accumulators, which `requantize` turns into outputs.
 
-`acc[n, y, x, o]` = bias[o] + sum over (ky, kx, i) of (in - x_zero_point) (w[o, ky, kx, i] - w_zero_point[o]).
-Padding contributes nothing. The sum is exact, then wrapped to accumulator_bits (two's complement), as an accumulator of that
-width would after every step. Sources: ONNX ConvInteger, QLinearConv; TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV.
+`acc[n, y, x, o]` = bias[o] + sum over (ky, kx, i) of (in - x_zero_point) (w[o, ky, kx, i] - w_zero_point[o]). Padding contributes
+nothing. The sum is exact, then wrapped to accumulator_bits (two's complement), as an accumulator of that width would after every
+step. Sources: ONNX ConvInteger, QLinearConv; TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _PATCH_BYTES = 1 << 20  # patches are built and multiplied in pieces that stay i
 
 @dataclass(frozen=True, eq=False)
 class ConvWeights:
-    """A set of weights made ready once for many convolutions (same integers either way, only faster).
+    """Weights prepared once for many convolutions, which then are faster; the integers are the same.
 
-    `values`: int8 or uint8 [oc, kh, kw, ic / groups].
+    `values`: int8, uint8 or int16 [oc, kh, kw, ic / groups].
     `zero_point`: int or int64[oc].
     `prepared`: more than one use is to come.
+
+    FixedPointError where the shape has not four dimensions or oc does not divide into the groups.
     """
 
     values: Array
@@ -50,7 +52,7 @@ class ConvWeights:
 
     @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
-        """One right operand [kh kw ic/groups, oc/groups] for each group."""
+        """The right operands [kh kw ic/groups, oc/groups] of the matrix products, one for each group."""
         oc, kh, kw, ic = self.values.shape
         each = oc // self.groups
         # weights that are a transposed view of [kh, kw, ic, oc] become a matrix without a copy
@@ -69,12 +71,12 @@ class ConvWeights:
 
     @cached_property
     def depthwise(self) -> DepthwiseKernel:
-        """The taps of a depthwise kernel."""
+        """The taps of a depthwise kernel; only for ic / groups = 1."""
         return DepthwiseKernel(self.values, self.zero_point, self.prepared)
 
 
 def _transpose(values: Array) -> Array:
-    """[oc, k] -> contiguous [k, oc], in strips that stay in cache."""
+    """Return [oc, k] as contiguous [k, oc], in strips that stay in cache."""
     oc, k = values.shape
     if is_foreign(values) or values.size < 1 << 15:
         return as_contiguous(values.T)
@@ -85,7 +87,7 @@ def _transpose(values: Array) -> Array:
 
 
 def as_zero_point(zero_point: ArrayLike, channels: int, what: str) -> int | Array:
-    """A scalar, or int64[channels]; all-equal arrays become a scalar."""
+    """Return an int, or int64[channels]; arrays of equal entries become an int. Raise FixedPointError for other shapes."""
     if isinstance(zero_point, int):
         return zero_point
     zero = np.asarray(zero_point, np.int64)
@@ -142,7 +144,13 @@ def conv2d(
 
 
 def finish_sums(sums: Array, bias: Array | None, accumulator_bits: int) -> Array:
-    """Adds bias in place and wraps to accumulator_bits. int32 sums are modulo 2**32, so wrapping last is exact."""
+    """Return the sums with the bias, wrapped to accumulator_bits; `sums` is changed in place.
+
+    `sums`: int32[..., c], or int64 where accumulator_bits is above 32. int32 sums are modulo 2**32, so wrapping last is exact.
+    `bias`: int[c]; None: no bias.
+
+    Raise FixedPointError where accumulator_bits is not 2..64 or the bias has another shape.
+    """
     if not 2 <= accumulator_bits <= 64:
         raise FixedPointError(f"accumulator_bits={accumulator_bits}; must be 2..64")
     if bias is not None:
@@ -158,7 +166,7 @@ def finish_sums(sums: Array, bias: Array | None, accumulator_bits: int) -> Array
 
 
 def requantize_sums(sums: Array, bias: Array, accumulator_bits: int, r: Requant, dtype: np.dtype) -> Array:
-    """Return requantize(finish_sums(sums, bias, accumulator_bits), r, dtype). Changes `sums`, or not."""
+    """Return requantize(finish_sums(sums, bias, accumulator_bits), r, dtype). `sums` may be changed."""
     codes = requantize_with_bias(sums, bias, r, dtype) if accumulator_bits == 32 else None
     return requantize(finish_sums(sums, bias, accumulator_bits), r, dtype) if codes is None else codes
 
@@ -202,6 +210,7 @@ def _sum_groups(
     wide: bool,
     method: ProductMethod | None,
 ) -> Array:
+    """Return the sums as int32 or int64 [n, oh, ow, oc], for padded x and weights of several groups."""
     oc, kh, kw, ic = weights.values.shape
     each = oc // weights.groups
     out = np.empty((x.shape[0], *slide.size, oc), np.int64 if wide else np.int32, like=x)
@@ -226,7 +235,10 @@ def conv1d(
     accumulator_bits: int = 32,
     method: ProductMethod | None = None,
 ) -> Array:
-    """Return [n, ol, oc] for x: [n, l, ic] and w: [oc, k, ic / groups]: `conv2d` with h = 1; pads: (before, after)."""
+    """Return the convolution [n, ol, oc] of x: [n, l, ic] and w: [oc, k, ic / groups]: `conv2d` with h = 1.
+
+    `pads`: (before, after).
+    """
     out = conv2d(
         x[:, None],
         w[:, None],
@@ -261,11 +273,12 @@ def conv_transpose2d(
     """Return the transposed convolution of x: [n, h, w, ic] as int32 or int64 [n, oh, ow, oc].
 
     `w`: [oc, kh, kw, ic / groups], as it scatters.
+    `pads`: (top, left, bottom, right), cut from the result.
 
-    `oh` = (h - 1) stride - top - bottom + (kh - 1) dilation + 1 + output_padding. Output (y, x) sums in (j, i) w[ky, kx]
-    where y = j stride - top + ky dilation. Source: ONNX ConvTranspose (pads crop the result); TFLite TRANSPOSE_CONV;
+    The output height is oh = (h - 1) stride - top - bottom + (kh - 1) dilation + 1 + output_padding. Output (y, x) sums in (j, i)
+    w[ky, kx] where y = j stride - top + ky dilation. Source: ONNX ConvTranspose (pads crop the result); TFLite TRANSPOSE_CONV;
     TOSA 1.0 TRANSPOSE_CONV2D with out_pad = -pads. The computation is a convolution of the input, spread by the strides, with the
-    flipped kernel: the same sums.
+    flipped kernel: the same sums. All else is as in `conv2d`.
     """
     kh, kw = w.shape[1:3]
     n, h, width, c = x.shape

@@ -1,5 +1,6 @@
-"""Compute depthwise convolutions: one or more outputs from each input channel, without a matrix product.
+"""Computes depthwise convolutions: one or more outputs from each input channel, without a matrix product.
 
+`quant.fixed_point.sums.conv` calls it. All methods give the same integers:
 `FLOAT32`, `FLOAT64`: one fused multiply-add loop (einsum) over long rows, where the largest sum is exact in that type.
 `ONNXRUNTIME`: onnxruntime's float32 Conv, under the same bound; a session for each kernel, kept with prepared weights.
 `INT64`: integer taps, always exact.
@@ -35,8 +36,9 @@ _WHOLE_ELEMENTS = 250_000
 class DepthwiseKernel:
     """A depthwise kernel; output channel c m + j reads input channel c.
 
-    `values`: int8 or uint8 [c m, kh, kw, 1].
+    `values`: int8, uint8 or int16 [c m, kh, kw, 1].
     `zero_point`: int or [c m].
+    `prepared`: more than one use is to come, so that a session may pay.
     """
 
     values: Array
@@ -48,18 +50,18 @@ class DepthwiseKernel:
 
     @cached_property
     def taps(self) -> Array:
-        """int64[kh, kw, c m]: values - zero_point."""
+        """The values less their zero points, int64[kh, kw, c m]."""
         zero = as_like(np.asarray(self.zero_point, np.int64), self.values)
         return as_contiguous(self.values[..., 0].transpose(1, 2, 0).astype(np.int64) - zero)
 
     @cached_property
     def float32(self) -> Array:
-        """float32[kh, kw, c m] of the taps."""
+        """The taps as float32[kh, kw, c m]."""
         return self.taps.astype(np.float32)
 
     @cached_property
     def float64(self) -> Array:
-        """float64[kh, kw, c m] of the taps."""
+        """The taps as float64[kh, kw, c m]."""
         return self.taps.astype(np.float64)
 
     @cached_property
@@ -83,7 +85,10 @@ def depthwise_sums(
     wide: bool,
     method: ProductMethod | None = None,
 ) -> Array:
-    """Return the sums as int32 (modulo 2**32) or int64 [n, oh, ow, c m], for padded x: [n, h, w, c]."""
+    """Return the sums as int32 (modulo 2**32) or, if wide, int64 [n, oh, ow, c m], for padded x: [n, h, w, c].
+
+    `method`: None: chosen by size. Raise FixedPointError where a forced one is not exact.
+    """
     if is_foreign(x):
         multiplier = kernel.values.shape[0] // x.shape[3]
         return _integer_taps(np.repeat(x, multiplier, axis=3) if multiplier > 1 else x, kernel, slide, x_zero_point, wide)
@@ -112,7 +117,7 @@ def depthwise_sums(
 
 
 def _session_strips(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: int) -> Array:
-    """int32[n, oh, ow, c] by the kernel's session, large maps in strips of lines whose float32 form stays in cache."""
+    """Return int32[n, oh, ow, c] by the kernel's session, large maps in strips of lines whose float32 form stays in cache."""
     strides, dilations, size = slide.strides, slide.dilations, slide.size
     session = kernel.session(x.dtype, strides, dilations, x_zero_point)
     n, _, width, c = x.shape
@@ -130,12 +135,14 @@ def _session_strips(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_poin
 
 
 def _choose(largest: int, session_pays: bool) -> ProductMethod:
+    """Return the fastest method that is exact for sums up to `largest`."""
     if largest <= 1 << 24:
         return ProductMethod.ONNXRUNTIME if session_pays else ProductMethod.FLOAT32
     return ProductMethod.FLOAT64 if largest <= 1 << 53 else ProductMethod.INT64
 
 
 def _to_integer(sums: Array, wide: bool) -> Array:
+    """Return float sums as int64 if wide, else as int32 modulo 2**32."""
     if wide:
         return sums.astype(np.int64)
     if sums.dtype == np.float64:
@@ -145,7 +152,7 @@ def _to_integer(sums: Array, wide: bool) -> Array:
 
 
 def _float_rows(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: int, method: ProductMethod) -> Array:
-    """float[n, oh, ow, c]. Rows of ow c elements lie side by side for every tap: the inner loop runs along them."""
+    """Return float[n, oh, ow, c]. Rows of ow c elements lie side by side for every tap: the inner loop runs along them."""
     dtype = np.float32 if method is ProductMethod.FLOAT32 else np.float64
     weights = kernel.float32 if method is ProductMethod.FLOAT32 else kernel.float64
     n, h, width, c = x.shape
@@ -173,6 +180,7 @@ def _float_rows(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: i
 
 
 def _integer_taps(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: int, wide: bool) -> Array:
+    """Return the sums tap by tap, int64 if wide, else int32 modulo 2**32."""
     dtype = np.int64 if wide else np.int32
     centred = x.astype(dtype) - dtype(x_zero_point)
     kh, kw, c = kernel.taps.shape

@@ -1,8 +1,7 @@
-"""Compute sums of products with weights in groups along the reduction, each with its own scale and minimum.
+"""Defines weights in groups along the reduction, each with its own scale and minimum, and the integers that they stand for.
 
 The weights w of an output channel are cut into groups g of `size` neighbours. Write s_g for the sum within g of (x -
-x_zero_point) w.
-Write x_g for the sum within g of (x - x_zero_point).
+x_zero_point) w, and x_g for the sum within g of (x - x_zero_point).
 
     `acc` = sum over g of (s_g m_g + n_g x_g).
 
@@ -26,18 +25,18 @@ Array = NDArray[Any]
 
 
 def group_count(weights: int, size: int) -> int:
-    """Groups of so many weights of one output channel; the last may be shorter."""
+    """Return the number of groups of so many weights of one output channel; the last may be shorter."""
     return -(-weights // size)
 
 
 def spread(values: Array, size: int, weights: int) -> Array:
-    """[o, g] -> [o, weights]: each group's value at each of its weights."""
+    """Return [o, weights] from [o, g]: each group's value at each of its weights."""
     return np.repeat(values, size, 1)[:, :weights]
 
 
 @dataclass(frozen=True, eq=False)
 class WeightGroups:
-    """A set of weight groups with their scales and minima.
+    """Scales and minima of groups of weights. FixedPointError for other shapes or values.
 
     `size`: weights of a group, along the reduction in the order of memory.
     `scales`: int32[o, g], 0 to 65,535.
@@ -58,8 +57,10 @@ class WeightGroups:
                 raise FixedPointError(f"groups: {name} {values.min()}..{values.max()}; must be {low}..{high}")
 
     def apply_scales(self, codes: Array) -> Array:
-        """Return m_g w + n_g as int32[o, ...], for codes: int8[o, ...]. Raise FixedPointError where they are not of these
-        groups."""
+        """Return m_g w + n_g as int32[o, ...], for codes: int8[o, ...].
+
+        Raise FixedPointError where o or the number of groups differs.
+        """
         rows = codes.reshape(len(codes), -1)
         count = group_count(rows.shape[1], self.size)
         if self.scales.shape != (len(rows), count):

@@ -1,4 +1,4 @@
-"""Integer matrix products with two zero points."""
+"""Computes integer matrix products with a zero point for each operand: accumulators, which `requantize` turns into outputs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def matmul(
     method: ProductMethod | None = None,
 ) -> Array:
     """Return the product of a: int8, uint8 or int16 [..., m, k] and b: [..., k, n] as [..., m, n].
-    It is int32, or int64 if accumulator_bits > 32.
 
     The product is the sum over k of (a - a_zero_point) (b - b_zero_point) + bias, exact, then wrapped to accumulator_bits
-    (2..64).
+    (2..64). It is int32, or int64 if accumulator_bits > 32.
 
     `b`: an array, or a `Matrix` (its zero point inside), which keeps what is prepared of b between calls.
     `b_zero_point`: scalar or [n].
-    `bias`: int [n].
+    `bias`: int [n]; None: no bias.
+    `method`: None: the fastest exact one.
 
-    Leading axes broadcast as in numpy. Sources: ONNX MatMulInteger, QLinearMatMul; TFLite FULLY_CONNECTED,
-    BATCH_MATMUL; TOSA 1.0 MATMUL. Raise FixedPointError where shapes disagree.
+    Leading axes broadcast as in numpy. Sources: ONNX MatMulInteger, QLinearMatMul; TFLite FULLY_CONNECTED, BATCH_MATMUL; TOSA 1.0
+    MATMUL. Raise FixedPointError where shapes disagree or a forced method is not exact.
     """
     values = b.values if isinstance(b, Matrix) else b
     if a.ndim < 2 or values.ndim < 2 or a.shape[-1] != values.shape[-2]:

@@ -1,4 +1,4 @@
-"""Max and average pooling and means over channels-last feature maps. Padding contributes nothing to any of them."""
+"""Computes max and average pooling and means over channels-last feature maps. Padding contributes nothing to any of them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def max_pool(
     high: int | None = None,
 ) -> Array:
     """Return the largest element of each window of x: [n, h, w, c], in the same type [n, oh, ow, c].
-    The result is clamped to low..high where these are passed.
 
     `pads`: (top, left, bottom, right).
+    `low`, `high`: clamp of the result; None: no clamp on that side.
 
     ONNX MaxPool; TFLite MAX_POOL_2D; TOSA 1.0 MAX_POOL2D.
     """
@@ -109,9 +109,10 @@ def average_pool_tflite(
     high: int | None = None,
 ) -> Array:
     """Return (sum + (sum > 0 ? n/2 : -n/2)) / n in C's division, in the same type, for x: [n, h, w, c].
-    Padding is not counted in n.
 
-    Input and output share scale and zero point; the zero point takes no part. TFLite AVERAGE_POOL_2D.
+    Padding is not counted in n. Input and output share scale and zero point; the zero point takes no part. TFLite
+    AVERAGE_POOL_2D.
+    Raise FixedPointError where a window holds padding alone.
     """
     sums = pool_sum(x, kernel=kernel, strides=strides, pads=pads).astype(np.int64)
     counts = pool_counts(x.shape[1:3], kernel=kernel, strides=strides, pads=pads).astype(np.int64)[..., None]
@@ -126,9 +127,10 @@ def average_pool_tflite(
 
 
 def tosa_reciprocal(count: Array) -> tuple[Array, Array]:
-    """Return int64 multiplier and shift of 1 / count, for count: int[...] >= 1.
+    """Return int64 multiplier and shift of 1 / count, for count: int[...] >= 1; FixedPointError for less.
 
-    `k` = 32 - clz(count - 1), m = ((2**30 + 1) << k) / count, s = 30 + k. TOSA 1.0, 4.1.3 `reciprocal_scale`.
+    The multiplier is ((2**30 + 1) << k) / count with k = 32 - clz(count - 1), the shift 30 + k. TOSA 1.0, 4.1.3
+    `reciprocal_scale`.
     """
     count = np.asarray(count, np.int64)
     if (count < 1).any():
@@ -179,7 +181,9 @@ def mean_sum(x: Array, axes: tuple[int, ...], *, x_zero_point: int = 0, keepdims
 
 
 def tflite_mean_requant(multiplier: int, shift: int, count: int, zero_point: int, dtype: DTypeLike) -> Requant:
-    """multiplier, shift of S_in / S_out (31 bits) -> DOUBLE_ROUND Requant of the mean over count elements.
+    """Return the DOUBLE_ROUND Requant of the mean over count elements.
+
+    `multiplier`, `shift`: of S_in / S_out (31 bits).
 
     The multiplier is divided by count after as many left shifts as fit, rounding down. TFLite `QuantizedMeanOrSum`.
     """

@@ -1,9 +1,9 @@
-"""Compute exact integer matrix products, by the fastest exact method on this CPU.
+"""Computes exact integer matrix products of two dimensions, by the fastest exact method on this CPU.
 
-Four methods are chosen by cost or forced.
+`product` is the entry; convolutions and `matmul` call it. Four methods are chosen by cost or forced:
 
-`ONNXRUNTIME`: MatMulInteger, 8-bit operands (int16 left operands as two 8-bit halves). A self-test at first use finds
-CPUs whose u8s8 kernel saturates (AVX2 without VNNI); there the u8u8 kernel is used.
+`ONNXRUNTIME`: MatMulInteger, 8-bit operands (int16 left operands as two 8-bit halves). A self-test at first use finds CPUs whose
+u8s8 kernel saturates (AVX2 without VNNI); there the u8u8 kernel is used.
 `FLOAT32`, `FLOAT64`: BLAS, where the largest possible sum lies within 2**24 or 2**53.
 `INT64`: numpy, always exact modulo 2**64.
 """
@@ -37,34 +37,39 @@ class ProductMethod(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A right operand [k, n] with what is worth keeping between products (weights). Frozen; its parts appear at need."""
+    """A right operand [k, n] that keeps what is prepared of it between products (weights). Its parts are computed at need.
+
+    `values`: int8, uint8, int16 or int32 [k, n], C-contiguous.
+    `zero_point`: scalar, or int64[n].
+    """
 
     values: Array  # int8, uint8, int16 or int32 [k, n], C-contiguous
     zero_point: int | Array  # scalar, or int64[n]
 
     @cached_property
     def signed8(self) -> Array:
-        """int8[k, n]: values, uint8 moved by -128."""
+        """The values as int8[k, n]; uint8 values are lowered by 128."""
         if self.values.dtype == np.uint8:
             return np.bitwise_xor(self.values, np.uint8(128)).view(np.int8)
         return self.values
 
     @cached_property
     def unsigned8(self) -> Array:
-        """uint8[k, n]: values, int8 moved by +128."""
+        """The values as uint8[k, n]; int8 values are raised by 128."""
         if self.values.dtype == np.int8:
             return np.bitwise_xor(self.values.view(np.uint8), np.uint8(128))
         return self.values
 
     @cached_property
     def column_sums(self) -> Array:
-        """int64[n] of values - zero_point. 8-bit values, k below 65,793."""
+        """The sums of values - zero_point over k, int64[n], for 8-bit values and k below 65,793."""
         ones = np.ones((1, self.values.shape[0]), np.uint8)
         return matmul_integer().run(ones, self, 0)[0].astype(np.int64)
 
     @cached_property
     def largest(self) -> int:
-        """The largest abs(values - zero_point), by type and zero point; of int32, of which few use all bits, by the values."""
+        """An upper bound of abs(values - zero_point), by type and zero point; of int32, of which few use all bits, by the
+        values."""
         lowest, highest = type_limits(self.values.dtype)
         if self.values.dtype.itemsize > 2:
             lowest, highest = int(self.values.min(initial=0)), int(self.values.max(initial=0))
@@ -82,12 +87,12 @@ class Matrix:
 
     @cached_property
     def float32(self) -> Array:
-        """float32[k, n] of values - zero_point."""
+        """The values - zero_point as float32[k, n]."""
         return _as_float(self.values, self.zero_point, np.float32)
 
     @cached_property
     def float64(self) -> Array:
-        """float64[k, n] of values - zero_point."""
+        """The values - zero_point as float64[k, n]."""
         return _as_float(self.values, self.zero_point, np.float64)
 
 
@@ -108,7 +113,10 @@ _COSTS: dict[ProductMethod, tuple[float, float, float]] = {
 
 
 def choose_method(a: Array, a_zero_point: int, b: Matrix) -> ProductMethod:
-    """The cheapest way that is exact for a [m, k] (int8, uint8, int16) times b [k, n]; by types and sizes only."""
+    """Return the cheapest method that is exact for a [m, k] (int8, uint8, int16) times b [k, n].
+
+    It goes by types, sizes and zero points; only of int32 b the values are read.
+    """
     m, k = a.shape
     n = b.values.shape[1]
     macs, elements = m * k * n, m * k + k * n
@@ -131,25 +139,27 @@ def choose_method(a: Array, a_zero_point: int, b: Matrix) -> ProductMethod:
 
 
 def _cost(method: ProductMethod, macs: int, elements: int) -> float:
+    """Return the expected seconds of a method."""
     fixed, per_mac, per_element = _COSTS[method]
     return fixed + macs * per_mac + elements * per_element
 
 
 def largest_sum(a: Array, a_zero_point: int, b: Matrix) -> int:
-    """The largest abs(sum) that a [m, k] of its type can give with b [k, n]."""
+    """Return the largest abs(sum) that a [m, k] of its type can give with b [k, n]."""
     lowest, highest = type_limits(a.dtype)
     return max(highest - a_zero_point, a_zero_point - lowest) * b.largest * a.shape[1]
 
 
 def _sums_fit(a: Array) -> bool:
-    """True where 8-bit products of this depth stay inside int32 (k below 65,793)."""
+    """Return whether 8-bit products of this depth stay inside int32 (k below 65,793)."""
     return a.shape[1] * 255 * 128 < 1 << 31
 
 
 def product(a: Array, b: Matrix, *, a_zero_point: int = 0, wide: bool, method: ProductMethod | None = None) -> Array:
-    """(a - a_zero_point) @ (b - b.zero_point). a: int8, uint8 or int16 [m, k] -> int64[m, n] exact if wide.
+    """Return (a - a_zero_point) @ (b - b.zero_point) for a: int8, uint8 or int16 [m, k].
 
-    Not wide: int32[m, n], wrapped modulo 2**32. Raises FixedPointError where a forced method is not exact.
+    `wide`: the result is int64[m, n], exact; else int32[m, n], wrapped modulo 2**32.
+    `method`: None: the cheapest exact one. Raise FixedPointError where a forced method is not exact.
     """
     if is_foreign(a):
         return foreign_product(a, b.values, a_zero_point, b.zero_point, wide)
@@ -197,6 +207,7 @@ def _sum_in_float64(a: Array, b: Array, largest_a: int, largest_b: int) -> Array
 
 
 def _require_exact(a: Array, b: Matrix, a_zero_point: int, method: ProductMethod) -> None:
+    """Raise FixedPointError where sums may exceed what the method computes exactly."""
     if method is ProductMethod.ONNXRUNTIME:
         if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1 or not _sums_fit(a):
             raise FixedPointError(
@@ -239,7 +250,7 @@ def _u8_product(a: Array, b: Matrix, a_zero_point: int, dtype: DTypeLike) -> Arr
 
 
 def _product_halves(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array:
-    """int16 as 256 high + low: two products of 8 bits in one call."""
+    """Return the product of a 16-bit a, taken as 256 high + low: two products of 8 bits in one call."""
     m = a.shape[0]
     halves = np.empty((2 * m, a.shape[1]), np.uint8)
     signed = a.dtype == np.int16
@@ -258,12 +269,18 @@ def _product_halves(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array
 
 @dataclass(frozen=True)
 class MatMulInteger:
-    """onnxruntime's MatMulInteger with free shapes. signed: the right operand is int8, else uint8."""
+    """A kernel of onnxruntime's MatMulInteger, for any shapes.
+
+    `signed`: the right operand is int8, else uint8.
+    """
 
     signed: bool
 
     def run(self, a: Array, b: Matrix, a_zero_point: int) -> Array:
-        """Return sum (a - a_zero_point) (b - b.zero_point) as int32[m, n], modulo 2**32, for a: uint8[m, k]."""
+        """Return sum (a - a_zero_point) (b - b.zero_point) as int32[m, n], modulo 2**32, for a: uint8[m, k].
+
+        Raise FixedPointError where a zero point of b does not fit its type.
+        """
         values = b.signed8 if self.signed else b.unsigned8
         zero = b.zero_point
         if self.signed != (b.values.dtype == np.int8):
@@ -286,7 +303,10 @@ class MatMulInteger:
 
 @lru_cache(maxsize=1)
 def matmul_integer() -> MatMulInteger:
-    """The kernel this CPU computes exactly with: u8s8 where full-range data does not saturate, else u8u8."""
+    """Return the kernel that this CPU computes exactly with: u8s8 where full-range data does not saturate, else u8u8.
+
+    Raise FixedPointError where neither is exact.
+    """
     for signed in (True, False):
         kernel = MatMulInteger(signed)
         if is_exact(kernel):
@@ -295,7 +315,8 @@ def matmul_integer() -> MatMulInteger:
 
 
 def is_exact(kernel: MatMulInteger) -> bool:
-    """Self-test on full-range data, in the shapes that take different kernels (one row, few rows, odd tails)."""
+    """Return whether the kernel is right on full-range data, in the shapes that take different kernels (one row, few rows, odd
+    tails)."""
     for m, k, n in ((1, 64, 16), (4, 64, 16), (7, 129, 33), (33, 67, 40)):
         a = np.full((m, k), 255, np.uint8)
         a[::3, 1::5] = 1

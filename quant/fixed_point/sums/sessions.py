@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime that compute sums, of one thread each."""
+"""Opens sessions of onnxruntime that compute sums, on one thread of the CPU."""
 
 from __future__ import annotations
 

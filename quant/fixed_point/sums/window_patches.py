@@ -1,4 +1,7 @@
-"""Windows of channels-last feature maps: padding, output sizes and strided views, without copies where none is needed."""
+"""Computes windows of channels-last feature maps: padding, output sizes and strided views, without copies where none is needed.
+
+Pairs are (height, width), and pads (top, left, bottom, right).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ Pads = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Slide:
-    """A movement of a window over a padded map: `size` is the number of its places, (oh, ow)."""
+    """A movement of a window over a padded map.
+
+    `size`: number of its places, (oh, ow).
+    """
 
     strides: Pair
     dilations: Pair
@@ -26,14 +32,14 @@ class Slide:
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, pad_before: int, pad_after: int) -> int:
-    """Number of windows along one axis: floor((size + pads - ((kernel - 1) dilation + 1)) / stride) + 1."""
+    """Return the number of windows along one axis: floor((size + pads - ((kernel - 1) dilation + 1)) / stride) + 1."""
     return (size + pad_before + pad_after - (kernel - 1) * dilation - 1) // stride + 1
 
 
 def slide_over(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: Pads, what: str) -> Slide:
     """Return how a window of `kernel` moves over x once it is padded.
 
-    Raise FixedPointError where x is not [n, h, w, c], a parameter is out of range or nothing is left.
+    Raise FixedPointError where x is not [n, h, w, c], a parameter is out of range or nothing is left; `what` begins the message.
     """
     if x.ndim != 4:
         raise FixedPointError(f"{what}: x has shape {x.shape}; must be [n, h, w, c] (1-D: h = 1)")
@@ -52,7 +58,8 @@ def slide_over(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: Pad
 
 def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
     """Return x: [n, h, w, c] as contiguous [n, top + h + bottom, left + w + right, c], filled with value.
-    Return x itself without pads.
+
+    Without pads it is x itself.
     """
     if not any(pads):
         return x
@@ -69,7 +76,10 @@ def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
 
 
 def windows(x: Array, kernel: Pair, slide: Slide) -> Array:
-    """Return a view [n, oh, ow, kh, kw, c] of padded x: [n, h, w, c]; of arrays of another library a copy."""
+    """Return a view [n, oh, ow, kh, kw, c] of padded x: [n, h, w, c]; of arrays of another library a copy.
+
+    Elements of neighbouring windows share memory, so it must not be written to.
+    """
     if is_foreign(x):
         taps = [tap(x, ky, kx, slide) for ky in range(kernel[0]) for kx in range(kernel[1])]
         return np.stack(taps, axis=3).reshape(x.shape[0], *slide.size, *kernel, x.shape[3])
