@@ -282,6 +282,7 @@ class _Sample:
         return CompileError(sentence) if self.made_up else NotFinite(sentence, tensor, kind, wrong)
 
     def _sentence(self, reason: str, way_out: str) -> str:
+        """Return the message: the sample's index, the reason and the way out."""
         if self.made_up:
             way_out = "random inputs need not lie where the model is defined: give --calib DATA of the kind it was trained on"
         return f"calibration: sample {self.index}: {reason}; {way_out}"
@@ -400,6 +401,6 @@ def list_calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorTy
 
 
 def tensor_sources(model: onnx.ModelProto) -> dict[str, str]:
-    """Map each tensor to `node (Operator)`, or `input`, for the comments of a parameters file."""
+    """Return by tensor `node (Operator)`, or `input`, for the comments of a parameters file."""
     inputs = {i.name: "input" for i in model.graph.input}
     return inputs | {o: f"{n.name or o} ({n.op_type})" for n in model.graph.node for o in n.output if o}

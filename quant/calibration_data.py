@@ -162,6 +162,7 @@ def random_data(inputs: Types, samples: int = 8, seed: int = 0, magnitude: float
 
 
 def _random(rng: np.random.Generator, t: TensorType, magnitude: float) -> np.ndarray:
+    """Return random values of one input, as `random_data` describes them."""
     dtype = np.dtype(t.dtype)
     if dtype.kind == "f":
         return (magnitude * rng.standard_normal(t.shape)).astype(dtype)
@@ -281,6 +282,7 @@ def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -
 
 
 def _file_sample(path: Path, inputs: Types, loose: Collection[str]) -> Sample:
+    """Return the sample of one .npy or .npz file."""
     return fit_sample(_load(path, inputs), inputs, str(path), loose)
 
 

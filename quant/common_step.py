@@ -64,6 +64,7 @@ class CommonStep:
         return None if self._none or not self._step else float(np.float32(self._step))
 
     def update(self, x: Array) -> None:
+        """Take values into account: finite, any shape."""
         flat = x.ravel()
         for start in range(0, flat.size, self.CHUNK):
             if self._none:
@@ -91,6 +92,7 @@ class CommonStep:
 
     @property
     def _rounding(self) -> float:
+        """The distance from a multiple that float32 rounding explains."""
         return self._peak * _ROUNDING
 
 

@@ -181,6 +181,7 @@ class _Graph:
         node.input[point] = self._add_unsigned(zero or f"{name}/zero_point", points)
 
     def _value(self, name: str) -> Array:
+        """Return the value of a constant, from the caller's weights, the model or its external data."""
         return self.weights[name] if name in self.weights else numpy_helper.to_array(self.constants[name], self.folder)
 
     def _add_unsigned(self, name: str, value: Array) -> str:

@@ -69,6 +69,7 @@ class ErrorSums:
             self._add(flat[start : start + self.CHUNK].astype(np.float64), other[start : start + self.CHUNK].astype(np.float64))
 
     def _add(self, x: Array, y: Array) -> None:
+        """Add float64 values, flat."""
         self._count += x.size
         finite = np.isfinite(x) & np.isfinite(y)
         if not finite.all():
@@ -143,14 +144,17 @@ def compare_arrays(reference: Array, got: Array) -> ErrorSums:
 
 
 def sqnr_db(reference: Array, got: Array) -> float:
+    """Return the SQNR of two arrays of one shape in dB, as `ErrorSums.sqnr_db`."""
     return compare_arrays(reference, got).sqnr_db
 
 
 def cosine(reference: Array, got: Array) -> float:
+    """Return the cosine of two arrays of one shape, as `ErrorSums.cosine`."""
     return compare_arrays(reference, got).cosine
 
 
 def fidelity(name: str, reference: Array, got: Array) -> Fidelity:
+    """Return the figures of two arrays of one shape."""
     return compare_arrays(reference, got).fidelity(name)
 
 

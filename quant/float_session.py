@@ -1,4 +1,9 @@
-"""Sessions of onnxruntime that compute what the model says."""
+"""Runs float and quantized ONNX models in onnxruntime for reference values, optimized only where that changes nothing.
+
+`open_session` opens one model, `FloatSession` a network that may be cut into parts. Calibration, fidelity and the host's part of
+a compiled network compute with them. Known faults of onnxruntime's optimizer are switched off. What else it changes is found by
+comparing the first run with an unoptimized one, and told in `inference_notes`.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +68,16 @@ _FINDINGS: ContextVar[_Findings | None] = ContextVar("_FINDINGS", default=None)
 
 
 class FloatModel(Protocol):
-    """A float network, whose tensors `parts` compute: models to be run one behind the other, later ones read what earlier ones
-    make."""
+    """Interface of a float network, whose tensors are computed by one or several models."""
 
     @property
-    def inputs(self) -> Sequence[str]: ...
-    def parts(self, names: Sequence[str]) -> Iterable[FloatSubmodel]: ...
+    def inputs(self) -> Sequence[str]:
+        """The names of its inputs."""
+        ...
+
+    def parts(self, names: Sequence[str]) -> Iterable[FloatSubmodel]:
+        """Return the models to run one after the other for the tensors `names`; later ones read what earlier ones make."""
+        ...
 
 
 def open_session(
@@ -82,13 +91,14 @@ def open_session(
     few_runs: bool = False,
     lean: bool = False,
 ) -> CheckedSession:
-    """Open a model or its file.
+    """Open a model, given as bytes or as the path of its file.
 
+    `threads`: of onnxruntime.
     `providers`: of onnxruntime; None: those of the host that float models run on.
-    `folder`: folder of its external data.
+    `folder`: folder of its external data, where the model is bytes.
     `dims`: sizes of named dimensions.
     `weights`: arrays of initializers that the model has no values for, to be kept as long as the session.
-    `few_runs`: open fast rather than run fast.
+    `few_runs`: open fast rather than run fast, which leaves the optimizer off.
     `lean`: memory is returned after each run, which costs time.
 
     Raise InferenceError or MemoryError.
@@ -123,8 +133,9 @@ def open_session(
 class CheckedSession:
     """A model in onnxruntime, optimized where that computes what the model says.
 
-    The first run is made unoptimized too, and every later one by the one of both that is right. Where `trust_optimizer` says so
-    nothing is compared, and a model that fails when it is optimized is run without.
+    The first run is made twice, without and with the optimizer. Where their outputs differ by more than MOST_DISTANCE, later runs
+    do without it, and a note says so. Where `trust_optimizer` says that the optimizer is known to be right, nothing is compared.
+    A model that fails in one of both ways is run in the other. Threads may share a session.
     """
 
     def __init__(self, opened: Callable[[bool], InferenceSession], few_runs: bool = False) -> None:
@@ -146,7 +157,7 @@ class CheckedSession:
             self._session = self._chosen = _or_else(fault, lambda: opened(True))
 
     def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
-        """The values of these outputs, of all where None. Raises InferenceError, MemoryError."""
+        """Return the values of these outputs, of all where None. Raise InferenceError or MemoryError."""
         if self._chosen is None:
             with self._lock:
                 if self._chosen is None:
@@ -157,15 +168,15 @@ class CheckedSession:
         return self._chosen.run(outputs, feeds, run_options)
 
     def get_inputs(self) -> list[Any]:
-        """The inputs as onnxruntime describes them."""
+        """Return the inputs as onnxruntime describes them."""
         return self._open().get_inputs()
 
     def get_outputs(self) -> list[Any]:
-        """The outputs as onnxruntime describes them."""
+        """Return the outputs as onnxruntime describes them."""
         return self._open().get_outputs()
 
     def get_providers(self) -> list[str]:
-        """The providers that run the model, the preferred one first."""
+        """Return the providers that run the model, the preferred one first."""
         return self._open().get_providers()
 
     def get_nodes_by_provider(self) -> dict[str, tuple[str, ...]]:
@@ -174,11 +185,11 @@ class CheckedSession:
 
     @property
     def is_optimized(self) -> bool:
-        """Whether a run has been made, and optimized computes the same."""
+        """True once a run was made and the optimized model serves the later ones."""
         return self._optimized
 
     def _open_trusted(self) -> InferenceSession | None:
-        """The optimized session, where nothing is to be compared and it loads."""
+        """Return the optimized session, where nothing is to be compared and it loads; else None."""
         if self._trusted:
             with suppress(InferenceError):
                 return self._opened(True)
@@ -186,13 +197,15 @@ class CheckedSession:
         return None
 
     def _open(self) -> InferenceSession:
+        """Return the session at hand; without one, open the model without the optimizer."""
         with self._lock:
             if self._session is None:
                 self._session = self._opened(False)
             return self._session
 
     def _choose(self, run: Callable[[InferenceSession], list[Any]]) -> tuple[InferenceSession, list[Any]]:
-        """The session that all runs use, and what it makes of the first."""
+        """Return the session that all later runs use, and the values of the first run. Raise InferenceError where neither way
+        runs."""
         if self._trusted:
             optimized = self._open()
             with suppress(InferenceError):
@@ -232,8 +245,10 @@ class CheckedSession:
 
 
 def largest_distance(expected: Sequence[Any], values: Sequence[Any]) -> float:
-    """The largest root mean square of an output's differences, as a share of the output's own: where `expected` is finite.
-    Infinite where shapes, types or what is finite differ; sequences and other values that are no arrays are not compared."""
+    """Return the largest distance of an output: the rms of its differences over its own rms, where `expected` is finite.
+
+    It is infinite where shapes, types or what is finite differ. Sequences and other values that are no arrays are not compared.
+    """
     return max((_distance(a, b) for a, b in zip(expected, values, strict=True)), default=0.0)
 
 
@@ -261,11 +276,12 @@ def _array_distance(expected: Array, value: Array) -> float:
 
 
 def _share(distance: float) -> str:
+    """Return the distance in words."""
     return f"by {distance:.2g} of an output's rms" if np.isfinite(distance) else "its outputs' shapes, zeros or NaN"
 
 
 def _or_else(fault: InferenceError, call: Callable[[], T]) -> T:
-    """The result of the call; where that is refused too, raises the first fault: it is of the model as it is."""
+    """Return the result of the call; where that is refused too, raise the first fault, which is of the model as it is."""
     try:
         return call()
     except InferenceError:
@@ -273,13 +289,16 @@ def _or_else(fault: InferenceError, call: Callable[[], T]) -> T:
 
 
 def _no_more(_: bool) -> InferenceSession:
+    """Raise InternalError: a session that has run is not opened again."""
     raise InternalError("a session that has run is opened again")
 
 
 @contextmanager
 def inference_notes() -> Generator[Mapping[str, None]]:
-    """Collects, as keys, what there is to say of the sessions that run inside: one sentence of each kind of difference. What
-    `trust_optimizer` says holds as long."""
+    """A context that collects notes on the sessions that run inside, as keys: one on the optimizer, one on nodes left to the CPU.
+
+    The latter comes when the context ends. What `trust_optimizer` says holds as long.
+    """
     findings = _Findings({})
     token = _FINDINGS.set(findings)
     try:
@@ -293,7 +312,8 @@ def inference_notes() -> Generator[Mapping[str, None]]:
 
 
 def trust_optimizer(agrees: bool) -> None:
-    """Says, within `inference_notes`, whether the optimizer is known to leave what the file computes as it is."""
+    """Record, within `inference_notes`, whether the optimizer is known to leave what the file computes as it is. Outside it
+    does nothing."""
     findings = _FINDINGS.get()
     if findings is not None:
         findings.agrees = agrees
@@ -307,6 +327,7 @@ def _collect_cpu_operators(session: InferenceSession) -> None:
 
 
 def _note(sentence: str) -> None:
+    """Add a sentence to the notes of `inference_notes`, unless there is one."""
     findings = _FINDINGS.get()
     if findings is not None and not findings.notes:  # a network is run in many pieces; the first says enough
         findings.notes[sentence] = None
@@ -315,8 +336,7 @@ def _note(sentence: str) -> None:
 def _exact(
     model: bytes | str | Path, folder: str, weights: Mapping[str, Any]
 ) -> tuple[bytes | str | Path, str, Mapping[str, Any]]:
-    """The model, the folder of its external data and the weights that it has no values for, such that this processor's kernels
-    multiply exactly."""
+    """Return model, folder and weights such that this processor's kernels multiply exactly; unchanged where they do already."""
     from quant.exact_weights import may_saturate, saturates, with_exact_weights  # and onnx with it
 
     if not saturates():
@@ -343,15 +363,17 @@ def _return_large_blocks() -> None:
 
 @dataclass(frozen=True)
 class PlainModel:
-    """A float network that is one ONNX model. What it declares no type of is float32."""
+    """A float network that is one ONNX model. A tensor that it declares no type of is float32."""
 
     proto: onnx.ModelProto
 
     @property
     def inputs(self) -> Sequence[str]:
+        """The names of its inputs."""
         return tuple(i.name for i in self.proto.graph.input)
 
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
+        """Yield the one model, with the tensors `names` as its outputs."""
         import onnx
 
         declared = {v.name: v for v in (*self.proto.graph.value_info, *self.proto.graph.output)}
@@ -378,7 +400,7 @@ class _Part(NamedTuple):
 
 
 class FloatSession:
-    """Computes some tensors of a float network, its inputs among them, for one sample at a time."""
+    """A session that computes some tensors of a float network, its inputs among them, for one sample at a time."""
 
     def __init__(
         self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False, lean: bool = False
@@ -404,11 +426,14 @@ class FloatSession:
 
     @property
     def is_optimized(self) -> bool:
-        """Whether it has run, and all of it computes the same optimized."""
+        """True where every part has run and uses the optimizer; also without parts."""
         return all(part.session.is_optimized for part in self._sessions)
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
-        """The tensors in the order of their names. Raises InferenceError, MemoryError."""
+        """Return the tensors in the order of their names. Raise InferenceError or MemoryError.
+
+        `sample`: arrays by input.
+        """
         values = dict(self.stream(sample))
         return [values[n] for n in self._names]
 

@@ -89,7 +89,7 @@ def _is_read_elsewhere(graph: Links, name: str) -> bool:
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
-    """`name` and the tensors it was made from by operators that hand values on or scale them, backwards."""
+    """Yield `name`, then backwards the tensors that it is moved or scaled from."""
     yield name
     while (node := graph.producer(name)) is not None and (node.op_type in HANDED_ON or _factor(graph, node)):
         name = node.input[0]

@@ -1,4 +1,7 @@
-"""Accept calibration and judging data that a caller holds as Python objects: arrays, iterables, readers, functions."""
+"""Takes calibration and judging data that a caller holds as Python objects: arrays, iterables, readers, functions.
+
+`as_data` wraps them, and `quant.calibration_data.open_data` opens them for a model's inputs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ class MemoryData:
 
     An iterable or a reader is read once and stays in memory; a function is called for every pass.
     `name`: the name in messages.
-    `limit`: the most samples that anybody reads; None: all.
+    `value`: an array, a dict of arrays, an iterable of samples or batches, a reader with `get_next`, or a function that returns
+    one.
+    `limit`: the most items that are read of an iterable; None: all.
     """
 
     name: str
@@ -62,6 +67,7 @@ class MemoryData:
         return sum(counts), lambda: self._samples(items, inputs, loose), notes
 
     def _note(self, item: tuple[Any, ...], inputs: Types) -> str:
+        """Return the note that arrays behind those of the inputs are not read."""
         return (
             f"{self.name}: of the {len(item)} arrays of a sample the first are taken for {', '.join(inputs)}; "
             "the others (labels) are not read"
@@ -81,6 +87,7 @@ class MemoryData:
     def _samples(
         self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], inputs: Types, loose: Collection[str]
     ) -> Iterator[Sample]:
+        """Yield the samples of all items. Raise CompileError where there are none."""
         number = 0
         for item in items:
             arrays = self._name_arrays(item, inputs)
@@ -95,7 +102,7 @@ class MemoryData:
 
 
 def as_data(value: Any, name: str, limit: int | None = None) -> str | MemoryData | None:
-    """Return data as options hold them: a path or FILE.py:FUNCTION as text, else `MemoryData`.
+    """Return data as options hold them: a path or FILE.py:FUNCTION as text, else `MemoryData`; None stays None.
 
     Raise CompileError for an object that can hold no samples.
     """
@@ -118,7 +125,7 @@ def _is_iterable(value: Any) -> bool:
 
 
 def _is_function(value: Any) -> bool:
-    """Return whether an object is called for its samples: a function, or a class, which is made without arguments."""
+    """Return whether an object is called for its samples: a function, or a class, which is called without arguments."""
     return isinstance(value, type) or (callable(value) and not _is_iterable(value) and not hasattr(value, "get_next"))
 
 
@@ -137,6 +144,7 @@ def _items_of(value: Any, name: str) -> Iterator[Item]:
 
 
 def _stream(value: Any) -> Iterator[Any]:
+    """Return an iterator over the items of an iterable or a reader, or of what a function returns."""
     samples = value() if _is_function(value) else value
     return iter(samples.get_next, None) if hasattr(samples, "get_next") else iter(samples)
 
@@ -147,6 +155,7 @@ def _arrays(item: Any, where: str) -> Item:
 
 
 def _convert_item(item: Any) -> Item:
+    """Return the arrays of an item: by name for a mapping, else a tuple in the order of the inputs."""
     if isinstance(item, Mapping):
         return {str(name): _to_array(value) for name, value in cast(Mapping[Any, Any], item).items()}
     parts = cast(Sequence[Any], item) if isinstance(item, tuple | list) else ()
@@ -179,6 +188,7 @@ def _count(arrays: Mapping[str, Any], inputs: Types, where: str) -> int:
 
 
 def _count_rows(arrays: Mapping[str, Any], name: str, t: TensorType, where: str) -> int:
+    """Return how many samples an array of this input holds. Raise CompileError."""
     return count_samples(where, name, arrays[name].shape, t)
 
 

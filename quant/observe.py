@@ -101,15 +101,20 @@ class Range:
 
     @property
     def span(self) -> float:
+        """The width, high - low."""
         return self.high - self.low
 
 
 class Observer(Protocol):
     """Interface of observers. `update` takes float arrays of any shape, all finite; `range` may be called any time after."""
 
-    def update(self, x: Array) -> None: ...
+    def update(self, x: Array) -> None:
+        """Take the values of one sample."""
+        ...
 
-    def range(self) -> Range: ...
+    def range(self) -> Range:
+        """Return the range of all values so far."""
+        ...
 
 
 class MinMax:
@@ -123,6 +128,7 @@ class MinMax:
         self._lows, self._highs = list[float](), list[float]()  # of samples, outermost first
 
     def update(self, x: Array) -> None:
+        """Take the values of one sample; an empty array counts as none."""
         if x.size:
             self._values += x.size
             self._samples += 1
@@ -152,6 +158,7 @@ class MinMax:
         return Range(low, high, Tails(measured.tails.values, below, above))
 
     def range(self) -> Range:
+        """Return the range with its tails; [0, 0] without tails before any value."""
         if not self._values:
             return Range(0.0, 0.0)
         return Range(self._lows[0], self._highs[0], Tails(self._values, _mean_excess(self._lows), _mean_excess(self._highs)))
@@ -186,12 +193,14 @@ class Histogram:
     CHUNK = 1 << 20  # elements counted at once, to bound the memory that counting takes
 
     def update(self, x: Array) -> None:
+        """Take finite values of any shape, as those of one sample."""
         self._extremes.update(x)
         flat = np.ascontiguousarray(x, np.float32).view(np.uint32).ravel()
         for start in range(0, flat.size, self.CHUNK):
             self._count(flat[start : start + self.CHUNK] >> 16)
 
     def _count(self, bits: Array) -> None:
+        """Add the values with these upper halves, uint32[n], to the counts."""
         counts = np.bincount(bits, minlength=1 << 16).reshape(2, 1 << 15)
         self._grow(int(np.flatnonzero(counts.any(0))[-1]))
         bottom = self._top - self.BINS + 1
@@ -200,6 +209,8 @@ class Histogram:
         self._counts[:, 0 if bottom >= 0 else -bottom] += counts[:, :first].sum(1)
 
     def _grow(self, top: int) -> None:
+        """Move the counts so that `top` is the uppermost bin, if it is above; bins that fall out at the bottom join the
+        lowest."""
         if top <= self._top:
             return
         shift = min(top - self._top, self.BINS) if self._top >= 0 else 0
@@ -236,7 +247,7 @@ class Histogram:
 
 
 def _upper_half_to_float(codes: Array) -> Array:
-    """int[n] upper halves of float32 bits -> float64[n]; the one after the largest finite becomes 2**128."""
+    """Return as float64[n] the values of upper halves of float32 bits, int[n]; the one after the largest finite is 2**128."""
     values = (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return np.where(np.isfinite(values), values, 2.0**128)
 

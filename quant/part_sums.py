@@ -68,6 +68,7 @@ def _list_runs(indices: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _format_run(first: int, last: int) -> str:
+    """Return a run as Python slices it: `3`, or `3:5` with the end excluded."""
     return f"{first}" if first == last else f"{first}:{last + 1}"
 
 
@@ -82,9 +83,11 @@ class _AxisSums:
 
     @classmethod
     def zeros(cls, size: int) -> _AxisSums:
+        """Return sums of no values over `size` indices."""
         return cls(np.zeros(size), np.zeros(size), np.zeros(size), np.full(size, -math.inf))
 
     def add(self, other: _AxisSums) -> None:
+        """Add the sums of other values in place."""
         self.signal += other.signal
         self.noise += other.noise
         self.total += other.total
@@ -176,10 +179,9 @@ class PartSums:
         return sorted(weak_slices, key=lambda part: part.worst_db)
 
     def list_noise_ratios(self) -> Array:
-        """Return noise over signal (float64[n]) of each index of axes of up to 64; where there are none, that of the whole
-        tensor.
+        """Return noise over signal, float64[n], of each index of axes of up to 64 indices.
 
-        Indices without signal are left out.
+        Where there are no such axes, it is that of the whole tensor alone. Indices without signal are left out.
         """
         sums = [s for s in self._axes.values() if len(s.signal) <= SHORT_AXIS]
         pairs = [(s.signal, s.noise) for s in sums]
@@ -187,7 +189,7 @@ class PartSums:
         return np.concatenate([np.zeros(0), *(noise[signal > 0] / signal[signal > 0] for signal, noise in pairs)])
 
     def _measure_indices(self, axis: int, means: PartSums | None) -> Array:
-        """Return dB of each index of an axis: float64[n], inf without noise and without signal."""
+        """Return the SQNR in dB of each index of an axis, float64[n]; inf for an index without noise or without signal."""
         sums = self._axes[axis]
         signal = sums.signal
         if means is not None:

@@ -58,6 +58,11 @@ class PiecewiseModel:
         typed: Mapping[str, onnx.ValueInfoProto],
         weights: Iterable[onnx.TensorProto],
     ) -> bytes:
+        """Return the serialized model of some nodes.
+
+        `typed`: types of tensors by name.
+        """
+
         def value(name: str) -> onnx.ValueInfoProto:
             untyped = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
             return typed.get(name, untyped)
@@ -87,6 +92,7 @@ def tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
+    """Return the bytes of a float32 tensor of this shape; UNKNOWN_BYTES where it is not static."""
     if value is None or not value.type.tensor_type.HasField("shape"):
         return UNKNOWN_BYTES
     size = 4

@@ -107,7 +107,7 @@ def _restore_environment(file: Path) -> Generator[None]:
 
 
 def _cause(fault: BaseException, path: Path) -> str:
-    """`ZeroDivisionError: division by zero (line 12)`, the line being the last one inside the user's file."""
+    """Return a text such as `ZeroDivisionError: division by zero (line 12)`, with the last line inside the user's file."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename).resolve() == path.resolve()
     ]

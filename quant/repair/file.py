@@ -147,6 +147,7 @@ def section_of(repair: Repair, arrays: tuple[str, bytes] | None) -> dict[str, An
 
 
 def _layer_of(p: LayerParameters) -> dict[str, Any]:
+    """Return the entry of a layer in the section `layers`."""
     entry: dict[str, Any] = {
         "weights": [] if p.weight is None else [int(n) for n in p.weight.codes.shape],
         "scales": 0 if p.weight is None else int(p.weight.scales.size),

@@ -59,6 +59,7 @@ def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int
 
 
 def _round_part(w: Array, scales: Array, hessian: Array, first: int, last: int, ways: int, sweeps: int) -> Array:
+    """Return the codes of at most WIDEST inputs, those that are nearest where the search's are worse."""
     scales = np.broadcast_to(scales, w.shape)
     nearest = np.clip(np.rint(w / scales), first, last)
     codes = refine_codes(w, scales, hessian, _in_order(w, scales, hessian, first, last, ways), first, last, sweeps)

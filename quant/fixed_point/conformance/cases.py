@@ -36,6 +36,7 @@ def _requantize_cases(w: CaseDraw) -> Drawn:
 
 
 def _requantize_cases_of(w: CaseDraw, rounding: Rounding, prefix: str) -> Drawn:
+    """Yield the cases of requantization by one rounding; `prefix` sets their names apart."""
     bits = min(w.n.accumulator_bits, 63)
     for name, channels, real, relu in [
         ("per_tensor", 1, 1e-3, False),
@@ -69,6 +70,7 @@ _CONVOLUTIONS: list[tuple[str, str, tuple[int, int], int, int, dict[str, Any]]] 
 
 
 def _product_cases(w: CaseDraw) -> Drawn:
+    """Yield cases of convolutions and matrix products, with random codes and with extreme ones."""
     span = (w.high - w.low) / 255
     w_zero = 128 if w.n.weight is CodeType.UINT8 else 0
     for extreme in (False, True):
@@ -119,6 +121,7 @@ def _pairs(w: CaseDraw) -> dict[str, Array]:
 
 
 def _elementwise_cases(w: CaseDraw) -> Drawn:
+    """Yield cases of operators element by element, over grids of codes."""
     zeros = {"a_zero_point": w.zero(), "b_zero_point": w.zero()}
     for op in ("add", "sub"):
         left_shift = 0 if w.n.sums_in_float32(op) else w.n.add_left_shift
@@ -160,6 +163,7 @@ def _by_sign(w: CaseDraw, op: str, ratio: float) -> dict[str, Any]:
 
 
 def _window_cases(w: CaseDraw) -> Drawn:
+    """Yield cases of pools and resizing."""
     for name, kernel, strides, pads in [
         ("2x2", [2, 2], [2, 2], [0, 0, 0, 0]),
         ("3x3_pad", [3, 3], [1, 1], [1, 1, 1, 1]),

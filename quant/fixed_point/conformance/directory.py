@@ -17,7 +17,7 @@ INDEX = "index.json"  # a list of cases, of each `file`, and `more` where it has
 
 @contextmanager
 def kit_directory(out_dir: Path) -> Generator[Path]:
-    """Yield a directory to write a kit into, with its index; it becomes out_dir where nothing is raised.
+    """A context whose value is a directory to write a kit into, with its index; it becomes out_dir where nothing is raised.
 
     `out_dir`: new or empty, or holds an earlier kit, which is replaced; FixedPointError otherwise.
     """

@@ -49,6 +49,7 @@ def _table_cases(w: CaseDraw) -> Drawn:
 
 
 def _table(w: CaseDraw, f: RealFunction, input_scale: float, output_scale: float) -> Array:
+    """Return a table of a function at these scales; 8-bit tables have random zero points."""
     if w.n.activation is CodeType.INT16:
         return build_table16(f, input_scale, output_scale, form=w.n.interpolation)
     x_zero, y_zero, signed = w.middle_zero(), w.middle_zero(), w.low < 0
@@ -67,6 +68,7 @@ def _random_table(w: CaseDraw) -> Array:
 
 
 def _segment_codes() -> Array:
+    """Return six int16 codes of each segment of a 16-bit table: its ends, the middle, and the codes beside these."""
     starts = np.arange(-32768, 32768, 128)[:, None]
     return (starts + np.array([0, 1, 63, 64, 65, 127])).reshape(-1).astype(np.int16)
 
@@ -83,6 +85,7 @@ def _rows(w: CaseDraw, n: int) -> Array:
 
 
 def _softmax_cases(w: CaseDraw, unit: SoftmaxUnit) -> Drawn:
+    """Yield cases of softmax and log softmax by a unit."""
     bits = 15 if w.n.activation is CodeType.INT16 else 8
     x = {"x": _rows(w, min(40, unit.max_elements))}
     scale = 16 / (w.high - w.low)
@@ -93,6 +96,7 @@ def _softmax_cases(w: CaseDraw, unit: SoftmaxUnit) -> Drawn:
 
 
 def _norm_cases(w: CaseDraw) -> Drawn:
+    """Yield cases of both norms by the unit of `w.contents`."""
     unit = w.contents.norm
     assert unit is not None
     n = 48

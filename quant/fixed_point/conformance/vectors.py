@@ -56,6 +56,7 @@ class VectorCase:
 
 
 def _requant(values: Mapping[str, Any]) -> Requant:
+    """Return the Requant of `requant_values`."""
     kind: ScaleKind = values["kind"]
     return Requant(
         np.array(values["multiplier"], np.int64),
@@ -71,6 +72,8 @@ def _requant(values: Mapping[str, Any]) -> Requant:
 
 
 def _convolution(function: Callable[..., Array], i: dict[str, Array], p: dict[str, Any]) -> Array:
+    """Return the output of a convolution case, computed by `function`, from its inputs i and parameters p, as the others
+    below."""
     geometry: dict[str, Any] = {k: tuple(cast(list[int], v)) if isinstance(v, list) else v for k, v in p["geometry"].items()}
     acc = function(
         i["x"],
@@ -127,6 +130,7 @@ def _leaky_relu(i: dict[str, Array], p: dict[str, Any]) -> Array:
 
 
 def _window(p: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments kernel, strides and pads of a pool."""
     return {k: tuple(p[k]) for k in ("kernel", "strides", "pads")}
 
 
@@ -225,6 +229,7 @@ def write_vectors(out_dir: Path, numerics: Numerics, contents: Contents = EVERYT
 
 
 def _write_case(directory: Path, case: VectorCase) -> str:
+    """Write a case into the directory and return its file's name."""
     text = json.dumps({"op": case.op, "parameters": case.parameters}, sort_keys=True)
     arrays: dict[str, Any] = {f"in_{k}": v for k, v in case.inputs.items()}
     np.savez_compressed(directory / f"{case.name}.npz", expected=case.expected, case=np.array(text), **arrays)

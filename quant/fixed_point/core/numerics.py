@@ -95,6 +95,7 @@ class Numerics:
         return {t: self._with(t) for t in self.types}
 
     def _with(self, codes: CodeType) -> Numerics:
+        """Return the arithmetic with this type of activations alone."""
         symmetric, shift = self.symmetric_activations or codes.is_wide, self.headroom(codes)
         return replace(self, activation=codes, more_activations=(), symmetric_activations=symmetric, add_left_shift=shift)
 

@@ -272,15 +272,18 @@ def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffer
 
 
 def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
+    """Compute a step in int64, for products that fit it."""
     x = x.astype(np.int64)
     _finish(round_shift(x * p[0], p[1], r.rounding, x), r, out)
 
 
 def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
+    """Compute a step in two limbs, for products of any size."""
     _finish(round_shift_wide(x, p[0], p[1], r.rounding), r, out)
 
 
 def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, buffers: Array) -> None:
+    """Compute a step of rounding SCALE16, for which accumulators wrap to 48 bits first."""
     x = wrap_to_bits(x.astype(np.int64), 48)
     # a product of 48 and 15 bits has no room for the rounding offset: two limbs where it is large
     large = int(np.abs(x).max()) * int(p[0].max()) >= 1 << 61

@@ -87,10 +87,11 @@ def float32_from_bits(bits: ArrayLike) -> Array:
 def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
     """Return the nearest scale that `form` expresses, per channel, to real_scale: float[c] or scalar, each finite and >= 0.
 
-    The multiplier is round_half_away(q 2**bits) with q, e = frexp(real) (TFLite `QuantizeMultiplier` at 31 bits).
-    Where the shift would exceed shift_max the multiplier loses significant bits instead. Powers of two: nearest in
-    log2 (the two neighbours' geometric mean rounds up). A scale of 0 gives multiplier 0 and no error.
-    Raise ScaleRangeError where no multiplier but 0 is left, or the scale is larger than the form's largest.
+    The multiplier is round_half_away(q 2**bits) with q, e = frexp(real) (TFLite `QuantizeMultiplier` at 31 bits). Where the shift
+    would exceed shift_max the multiplier loses significant bits instead. Powers of two: nearest in log2 (the two neighbours'
+    geometric mean rounds up). A scale of 0 gives multiplier 0 and no error, but is refused for powers of two.
+    Raise ScaleRangeError where no multiplier but 0 is left, or the scale is larger than the form's largest, negative or not
+    finite.
     """
     real = np.atleast_1d(np.asarray(real_scale, np.float64))
     bad = ~np.isfinite(real) | (real < 0)
@@ -105,6 +106,7 @@ def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
 
 
 def _choose_multiplier(real: Array, form: ScaleForm) -> Scale:
+    """Return the nearest multipliers and shifts to float64[c], as `choose_scale`."""
     bits = form.multiplier_bits
     q, e = np.frexp(real)
     multiplier = np.floor(np.ldexp(q, bits) + 0.5).astype(np.int64)
@@ -134,6 +136,7 @@ def _choose_multiplier(real: Array, form: ScaleForm) -> Scale:
 
 
 def _choose_pow2(real: Array, form: ScaleForm) -> Scale:
+    """Return the nearest powers of two to float64[c], as `choose_scale`; a scale of 0 is refused."""
     zero = real == 0
     q, e = np.frexp(real)
     shift = np.where(q * q >= 0.5, -e, 1 - e).astype(np.int64)
@@ -155,6 +158,7 @@ def _choose_pow2(real: Array, form: ScaleForm) -> Scale:
 
 
 def _choose_float32(real: Array) -> Scale:
+    """Return the nearest float32 to float64[c], as `choose_scale`."""
     with np.errstate(over="ignore"):
         value = real.astype(np.float32)
     _refuse(~np.isfinite(value), real, "is above 3.4028235e38, the largest float32", "choose a larger output scale")

@@ -209,6 +209,7 @@ def _segment16(x: Array, table: Array) -> tuple[Array, Array, Array]:
 
 
 def _evaluate(f: RealFunction, x: Array) -> Array:
+    """Return f(x) as float64 in the shape of x. Raise FixedPointError where f returns another shape."""
     with np.errstate(all="ignore"):
         real = np.asarray(f(x), dtype=np.float64)
     if real.shape != x.shape:
@@ -217,15 +218,18 @@ def _evaluate(f: RealFunction, x: Array) -> Array:
 
 
 def _saturate(t: Array, low: int, high: int, dtype: np.dtype) -> Array:
+    """Return t clipped to low..high, NaN as low, in dtype."""
     return np.clip(np.where(np.isnan(t), low, t), low, high).astype(dtype)
 
 
 def _check_scale(name: str, scale: float) -> None:
+    """Raise FixedPointError unless the scale is positive and finite."""
     if not (np.isfinite(scale) and scale > 0):
         raise FixedPointError(f"{name}={scale}: a scale must be positive and finite")
 
 
 def _check_limits(low: int | None, high: int | None, dtype: np.dtype) -> tuple[int, int]:
+    """Return low and high, the type's where they are None. Raise FixedPointError where they lie outside the type or cross."""
     info = np.iinfo(dtype)
     low, high = info.min if low is None else low, info.max if high is None else high
     if not info.min <= low <= high <= info.max:

@@ -70,7 +70,7 @@ class DepthwiseKernel:
         return int(np.abs(self.taps).sum(axis=(0, 1)).max(initial=0))
 
     def session(self, dtype: np.dtype, strides: Pair, dilations: Pair, x_zero_point: int) -> InferenceSession:
-        """The onnxruntime session of this kernel, opened once for each set of arguments."""
+        """Return the onnxruntime session of this kernel, opened once for each set of arguments."""
         key = (dtype.name, strides, dilations, x_zero_point)
         if key not in self._sessions:
             self._sessions[key] = _open_session(self.float32, *key)
@@ -192,7 +192,8 @@ def _integer_taps(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point:
 
 
 def _open_session(taps: Array, type_name: str, strides: Pair, dilations: Pair, x_zero_point: int) -> InferenceSession:
-    """type_name[n, h, w, c] -> int32[n, oh, ow, c]. The transpositions become part of Conv's blocked layout."""
+    """Return a session from type_name[n, h, w, c] to int32[n, oh, ow, c]. The transpositions become part of Conv's blocked
+    layout."""
     from onnx import TensorProto, helper, numpy_helper
 
     c = taps.shape[2]

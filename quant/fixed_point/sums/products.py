@@ -97,6 +97,7 @@ class Matrix:
 
 
 def _as_float(values: Array, zero_point: int | Array, dtype: DTypeLike) -> Array:
+    """Return values - zero_point as floats of `dtype`, in a new array."""
     converted = values.astype(dtype)
     if isinstance(zero_point, np.ndarray) or zero_point != 0:
         converted -= np.asarray(zero_point, dtype)
@@ -225,12 +226,14 @@ def _require_exact(a: Array, b: Matrix, a_zero_point: int, method: ProductMethod
 
 
 def _product_int64(a: Array, b: Matrix, a_zero_point: int) -> Array:
+    """Return the product in int64, modulo 2**64."""
     left = a.astype(np.int64) - a_zero_point
     right = b.values.astype(np.int64) - np.asarray(b.zero_point, np.int64)
     return left @ right
 
 
 def _product_onnxruntime(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array:
+    """Return the product by onnxruntime's kernel, as int64 if wide, else int32."""
     if a.dtype.itemsize == 2:
         return _product_halves(a, b, a_zero_point, wide)
     if a.dtype == np.int8:

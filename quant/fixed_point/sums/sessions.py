@@ -14,7 +14,10 @@ _UINT8, _INT8, _INT32 = 2, 3, 6  # element types, source: TensorProto.DataType i
 
 @lru_cache(maxsize=6)
 def product_session(signed: bool, inputs: int) -> onnxruntime.InferenceSession:
-    """Return the session of a MatMulInteger with inputs a, b (2), a, b, za (3) or a, b, za, zb (4)."""
+    """Return the cached session of a MatMulInteger with inputs a, b (2), a, b, za (3) or a, b, za, zb (4).
+
+    `signed`: b is int8, else uint8.
+    """
     return single_thread_session(make_product_model(signed, inputs))
 
 
@@ -51,6 +54,7 @@ def _encode_field(number: int, value: int | bytes) -> bytes:
 
 
 def _encode_varint(value: int) -> bytes:
+    """Encode a non-negative number in groups of 7 bits, the least first."""
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)
@@ -59,7 +63,10 @@ def _encode_varint(value: int) -> bytes:
 
 
 def single_thread_session(model: onnx.ModelProto | bytes) -> onnxruntime.InferenceSession:
-    """An onnxruntime session on the CPU with one thread. model: an ONNX ModelProto, or its bytes."""
+    """Return an onnxruntime session on the CPU with one thread.
+
+    `model`: an ONNX ModelProto, or its bytes.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
