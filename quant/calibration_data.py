@@ -35,7 +35,7 @@ class Samples:
     `count`: number of samples; None where only the end of the stream tells.
     `start`: opens the stream anew.
     `random`: the samples are made up, so the model's results on them may say nothing of the model.
-    `notes`: sentences for the user on what of the data is not read.
+    `notes`: sentences for the user on parts of the data that are not read.
     """
 
     source: str

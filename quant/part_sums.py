@@ -144,8 +144,9 @@ class PartSums:
     def slices(self, means: PartSums | None = None) -> list[TensorSlice]:
         """Return the parts of unlike size along the axis on which sizes differ most, the largest first.
 
-        Sizes are unlike where the rms differs by a factor of SAME_SIZE, or of SAME_SIZE_OF_FEW where indices have few values. The
-        list is empty where no axis has such. Indices that are zero throughout are in no part.
+        Indices are of one size where their rms is within SAME_SIZE times, or SAME_SIZE_OF_FEW times where they have few values.
+        The list is empty where no axis has unlike sizes; axes whose indices have too few values for a judgement are left out.
+        Indices that are zero throughout are in no part.
         `means`: sums of the same tensor whose means count as no signal in `varying_db`; None: that is None.
         """
         splits = list[tuple[float, int, list[list[int]]]]()

@@ -87,14 +87,14 @@ def adjust_ranges(
     `called`: function that gives a tensor's name in notes.
     `always_zero`: returns those of some tensors that are zero for any input; they are not reported as unseen.
 
-    Masks: where a Softmax reads scores plus a mask, both end where a masked position surely vanishes (quant.masks). Scores: where
-    a Sigmoid or Softmax reaches an output of the model, its range holds [0, 1]. A Sigmoid's input that is mostly negative reaches
-    SCORE_LOGIT even if the data held nothing to detect.
-    Concat: the joined range holds the range of every operand.
-    Truth: what is cast from a comparison reaches 0 and 1.
-    Zeros: a tensor that was zero throughout shows no scale. It takes the range of its first operand that was not; an input of the
-    model takes [-1, 1].
-    Between steps: nothing beyond the bounds of `divided`.
+    `Masks`: where a Softmax reads scores plus a mask, both end where a masked position surely vanishes (quant.masks).
+    `Scores`: where a Sigmoid or Softmax reaches an output of the model, its range holds [0, 1]. A Sigmoid's input that is mostly
+    negative reaches SCORE_LOGIT even if the data held nothing to detect.
+    `Concat`: the joined range holds the range of every operand.
+    `Truth`: what is cast from a comparison reaches 0 and 1.
+    `Zeros`: a tensor that was zero throughout shows no scale. It takes the range of its first operand that was not; an input of
+    the model takes [-1, 1].
+    `Between steps`: nothing beyond the bounds of `divided`.
 
     Raise CompileError where a mask cannot be told from its scores.
     """

@@ -56,10 +56,11 @@ def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = Fals
 def with_room(r: Range, within: ClippedRange | None, numerics: Numerics) -> Range:
     """Return `r` with room for unseen values beyond its ends: as much as its tails make worth the coarser codes.
 
-    A range without tails gets none. A tensor that depends on all earlier steps of a sequence gets twice the range, where its
-    codes have bits to spare.
+    A range without tails gets none, nor do codes of 32 bits and scales that are powers of two. A range whose step the codes hold
+    exactly keeps its ends where room would spoil that.
+    A tensor that depends on all earlier steps of a sequence gets twice the range, where its codes have bits to spare.
     `numerics`: of these codes.
-    `within`: bounds of the values of such a tensor; None: it is no such tensor.
+    `within`: bounds of the values of such a tensor, which room does not pass; None: it is no such tensor.
     """
     wider = _with_tails(r, numerics)
     if r.step is not None and _covering(r, numerics).scale <= r.step < _covering(wider, numerics).scale:

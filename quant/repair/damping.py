@@ -73,9 +73,8 @@ def fit_weight_change(fit_moments: Moments, share: float) -> Array:
 def best_pull(fit_moments: Moments, unseen: Moments) -> float | None:
     """Return one of PULLS, the damping for `fit_weight_change`; None where the strongest one already widens the gap.
 
-    They are tried from the strongest on, as long as the gap of some of the outputs shrinks on unseen rows. Both moments must have
-    an
-    `output_gap`.
+    They are tried from the strongest on, as long as the gap of some of the outputs shrinks on unseen rows.
+    `fit_moments`, `unseen`: as in `best_damping`; both have an `output_gap`.
     """
     assert fit_moments.output_gap is not None
     some, judging = _some(fit_moments.output_gap.cross), unseen.about(fit_moments)

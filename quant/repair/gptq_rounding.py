@@ -3,6 +3,9 @@
 `round_weights` is the entry; `toolchain.repair` calls it layer by layer with Hessians of `quant.repair.moments`. Others fit
 scales to the codes. Shapes: g groups of a convolution, o outputs of a group, k weights of an output.
 
+Factors of scales that are worth trying: SIZES, FINER_SIZES where weights take few codes, POWERS for powers of two. Outputs of at
+most FEW inputs gain by them. WAYS is a good number of partial solutions (docs/repair.md).
+
 Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ). Frantar
 et al., "GPTQ" (2022) has one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs no
 inverse. Write H = R R^T, R upper triangular.
