@@ -72,8 +72,10 @@ PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInt
 
 
 def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: bool = True) -> Sequence[Array]:
-    """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is. fused: else
-    node by node."""
+    """Return the model's outputs by onnxruntime's QLinear kernels.
+
+    `fused`: pairs of QuantizeLinear and DequantizeLinear are fused to these kernels, int8 as it is; False: node by node.
+    """
     options = session_options(optimized=fused)
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     exact = with_exact_weights(model) if saturates() else model
@@ -111,7 +113,10 @@ class ExactFidelity:
 class Row:
     """A row of the table.
 
-    `above_db`: by machine, over the float model, and over it with the file's weights.
+    `hosted`: products that stay on the host.
+    `chip_db`: the machine's outputs against onnxruntime's, 200 where equal.
+    `exactly`: figures of the exact file, where `chip_db` is below 50; else None.
+    `above_db`: by machine, how far its outputs stand above the float model, and above it with the file's weights.
     """
 
     form: str
@@ -132,6 +137,7 @@ class FileRanges:
     per_channel: bool
 
     def within(self, quantization: Quantization, network: Network) -> Quantization:
+        """Return the quantization with the file's ranges in place of its own, and with its sharing of weights' scales."""
         file_ranges = {n: self.ranges[n] for n in quantization.ranges if n in self.ranges}
         one = LayerParameters(scaling=WeightScaling(None, 0))
         uses_machine_scales = (
@@ -142,8 +148,9 @@ class FileRanges:
 
 
 class Judge:
-    """A judge of files.
+    """A judge of files in the forms of a float model.
 
+    `path`: the float model.
     `calibrated`: samples to calibrate on.
     `judged`: other samples.
     `repaired`: files as npu-build repairs them by default.
@@ -168,7 +175,10 @@ class Judge:
     def integer(
         self, model: NormalModel, machine: Machine, file_ranges: FileRanges | None = None
     ) -> tuple[Network, list[list[Array]]]:
-        """The network and its outputs. given: in place of what calibration finds."""
+        """Return the network on a machine, and its outputs for each judged sample.
+
+        `file_ranges`: in place of what calibration finds; None: calibrate.
+        """
         model = decompose_model(model, machine.chip)
         network = Network(model, select_model(model, machine), machine)
         if file_ranges is None:
@@ -186,7 +196,10 @@ class Judge:
         return network, [session.run(self._names, s) for s in self.judged]
 
     def above(self, file: Path, form: str, machine: Machine) -> tuple[SqnrDifference, SqnrDifference]:
-        """dB of the file's outputs over those of the float model with its scales, and of that with its weights too."""
+        """Return by how many dB the file's outputs stand above those of the float model with its scales.
+
+        The second result is the same above the float model with the file's weights too.
+        """
         network, ours = self.integer(load_model(file), machine)
         rounding = _roundings(onnx.load(file), self._names)
         reweighted_model = with_weights_of(onnx.load(self._path), self.calibrated, form)
@@ -243,6 +256,7 @@ def _roundings(model: onnx.ModelProto, names: Sequence[str]) -> list[Callable[[A
 
 
 def _db(real: Sequence[Sequence[Array]], got: Sequence[Sequence[Array]]) -> float:
+    """Return the SQNR of all outputs of all runs together in dB, at most 200."""
     real_values, got_values = (np.concatenate([np.ravel(v) for run in runs for v in run]) for runs in (real, got))
     return min(sqnr_db(real_values, got_values), EXACT_DB)
 
@@ -274,6 +288,7 @@ def compare_form(
 def exactly(
     judge: Judge, quantized_model: onnx.ModelProto, ort_outputs: Sequence[Sequence[Array]], ours: Sequence[Sequence[Array]]
 ) -> ExactFidelity:
+    """Return the figures of the file computed exactly, against onnxruntime's outputs and ours."""
     rounded = with_rounded_weights(quantized_model)
     ranges = ranges_of_runs(rounded, judge.calibrated)
     exact_outputs = exact(rounded, judge.judged, ranges)
@@ -285,7 +300,7 @@ def exactly(
 
 
 def _bits(quantized_model: onnx.ModelProto, judged: Sequence[Sample], ort_outputs: Sequence[Sequence[Array]]) -> int | None:
-    """The fewest with which weights, rounded to nearest, leave ASKED_DB."""
+    """Return the fewest bits, 9 to 16, with which weights, rounded to nearest, leave 40 dB; None where none does."""
     rounded = ((bits, exact(with_rounded_weights(quantized_model, bits), judged)) for bits in range(9, MOST_BITS + 1))
     return next((bits for bits, outputs in rounded if _db(ort_outputs, outputs) >= ASKED_DB), None)
 

@@ -61,10 +61,12 @@ class MatMulInteger(Operator):
 
 
 def _less(codes: Array, point: Array | None, axis: int = -1) -> Array:
+    """Return codes less their zero point as float64; a point for each index lies along `axis`."""
     return codes.astype(np.float64) - (0 if point is None else _along(point.astype(np.float64), axis, codes.ndim))
 
 
 def _along(value: Array, axis: int, rank: int) -> Array:
+    """Return a value that broadcasts along `axis`; a single one broadcasts everywhere."""
     shape = [1] * rank
     if value.size > 1:
         shape[axis] = -1
@@ -82,6 +84,7 @@ class DequantizeLinear(Operator):
 
 
 def _codes(steps: Array, point: Array) -> Array:
+    """Return steps rounded to codes of the zero point's type, saturated."""
     ends = np.iinfo(point.dtype)
     return np.clip(np.rint(steps) + point.astype(np.float64), ends.min, ends.max).astype(point.dtype)
 
@@ -125,12 +128,14 @@ def ranges_of_runs(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]
 
 
 def _runs(model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]], dynamic_class: type[OpRun]) -> list[list[Array]]:
+    """Return the outputs of the model in float64 for each sample."""
     operators = [Conv, ConvInteger, MatMulInteger, QuantizeLinear, DequantizeLinear, dynamic_class]
     evaluator = ReferenceEvaluator(_in_double(model), new_ops=operators)
     return [[np.asarray(y) for y in evaluator.run(None, {n: x.astype(np.float64) for n, x in s.items()})] for s in samples]
 
 
 def _in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy whose float tensors are float64."""
     done = onnx.ModelProto()
     done.CopyFrom(model)
     del done.graph.value_info[:]
@@ -164,6 +169,7 @@ def has_unrounded_weights(model: onnx.ModelProto) -> bool:
 
 
 def _round_weights(node: onnx.NodeProto, bits: int, edit: Editor) -> onnx.NodeProto:
+    """Return the node with rounded weights, or the node itself where it has none in float or in blocks."""
     if node.op_type == "MatMulNBits":
         w = _of_nbits(node, edit)
         name = edit.constant(f"{node.output[0]}_rounded", round_to(bits, w, 0).T)
@@ -183,6 +189,7 @@ def _round_weights(node: onnx.NodeProto, bits: int, edit: Editor) -> onnx.NodePr
 
 
 def round_to(bits: int, w: Array, axis: int) -> Array:
+    """Return float32 weights rounded to nearest in so many bits, symmetric, with a scale for each index of `axis`."""
     others = tuple(i for i in range(w.ndim) if i != axis)
     scale = np.abs(w).max(others, keepdims=True).astype(np.float64) / (2 ** (bits - 1) - 1)
     scale[scale == 0] = 1
@@ -190,7 +197,7 @@ def round_to(bits: int, w: Array, axis: int) -> Array:
 
 
 def _of_nbits(node: onnx.NodeProto, edit: Editor) -> Array:
-    """float32[n, k]"""
+    """Return the real weights of a MatMulNBits, float32[n, k]."""
     packed, scales, points = (edit.values[n] for n in node.input[1:])
     (k,) = (a.i for a in node.attribute if a.name == "K")
     (n, blocks, _), halves = packed.shape, points.reshape(len(packed), -1)
@@ -200,6 +207,7 @@ def _of_nbits(node: onnx.NodeProto, edit: Editor) -> Array:
 
 
 def _of_blocks(node: onnx.NodeProto, edit: Editor) -> Array:
+    """Return the real weights of a DequantizeLinear of blocks, float32."""
     numbers: dict[str, int] = {a.name: a.i for a in node.attribute}
     codes, scale, point = (edit.values[n].astype(np.float32) for n in node.input)
 

@@ -15,7 +15,11 @@ PERM_IN, PERM_OUT = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 class Editor:
-    """A model whose nodes are replaced one by one."""
+    """A copy of a model whose nodes are replaced one by one.
+
+    `values`: initializers by name.
+    `producers`: nodes by the tensors that they make.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = onnx.ModelProto()
@@ -25,6 +29,7 @@ class Editor:
         self.values = {i.name: numpy_helper.to_array(i) for i in self.graph.initializer}
 
     def constant(self, name: str, value: np.ndarray) -> str:
+        """Add an initializer and return its name."""
         self.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         self.values[name] = value
         return name
@@ -35,17 +40,18 @@ class Editor:
         return name
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
+        """Return the DequantizeLinear that makes `name`, or None."""
         node = self.producers.get(name)
         return node if node is not None and node.op_type == "DequantizeLinear" else None
 
     def quantizer(self, name: str) -> onnx.NodeProto | None:
-        """The QuantizeLinear before the DequantizeLinear that makes `name`."""
+        """Return the QuantizeLinear in front of the DequantizeLinear that makes `name`, or None."""
         node = self.dequantizer(name)
         before = self.producers.get(node.input[0]) if node is not None else None
         return before if before is not None and before.op_type == "QuantizeLinear" else None
 
     def find_dequantized(self, name: str) -> np.ndarray | None:
-        """Return the result of a DequantizeLinear of a constant, or None."""
+        """Return the real value of a DequantizeLinear of a constant, float32; None for any other tensor."""
         node = self.dequantizer(name)
         if node is None or node.input[0] not in self.values:
             return None
@@ -58,7 +64,11 @@ class Editor:
         return (codes - zero.reshape(shape)) * scale.reshape(shape)
 
     def replace_nodes(self, nodes: Iterable[onnx.NodeProto], opset: int = 0, domains: Iterable[str] = ()) -> onnx.ModelProto:
-        """The model with these nodes in an order that runs, without what nothing reads."""
+        """Return the model with these nodes, sorted so that it runs, without nodes and initializers that nothing reads.
+
+        `opset`: least version of ONNX's own operators.
+        `domains`: further domains to import.
+        """
         waiting, available = list(nodes), {i.name for i in (*self.graph.input, *self.graph.initializer)} | {""}
         placed: list[onnx.NodeProto] = []
         while waiting:
@@ -87,6 +97,7 @@ class Editor:
 
 
 def rename_inputs(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+    """Return a copy of the node with other inputs."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.input[:] = [names.get(n, n) for n in node.input]
@@ -94,7 +105,7 @@ def rename_inputs(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto
 
 
 def as_pytorch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """PyTorch 2 exports: biases in float, and no QuantizeLinear behind pools, means and sums."""
+    """Return the model as PyTorch 2 exports it: biases in float, and no QuantizeLinear behind pools, means and sums."""
     edit = Editor(model)
     names: dict[str, str] = {}
     for node in edit.graph.node:
@@ -114,8 +125,11 @@ def as_pytorch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def as_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
-    """TensorRT's: weights in float under QuantizeLinear and DequantizeLinear, biases in float, activations quantized in front of
-    products alone."""
+    """Return the model as TensorRT's tools write it.
+
+    Weights are in float under QuantizeLinear and DequantizeLinear, biases in float. Activations are quantized in front of
+    products alone.
+    """
     edit = Editor(model)
     more: list[onnx.NodeProto] = []
     nodes: list[onnx.NodeProto] = []
@@ -145,7 +159,7 @@ def as_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def as_tensorflow(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Channels-last, as converters from TensorFlow leave it: Transposes of codes between QuantizeLinear and DequantizeLinear."""
+    """Return the model as converters from TensorFlow leave it: channels-last, with Transposes of codes between Q and DQ."""
     edit = Editor(model)
     nodes: list[onnx.NodeProto] = []
     for node in edit.graph.node:
@@ -166,8 +180,10 @@ def as_tensorflow(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def as_integer_chain(model: onnx.ModelProto) -> onnx.ModelProto:
-    """ConvInteger and MatMulInteger, a Cast, a Mul by both scales and an Add of the bias, where a product stood between
-    DequantizeLinear and QuantizeLinear."""
+    """Return the model with products in integers: ConvInteger or MatMulInteger, a Cast, a Mul by both scales, an Add of the bias.
+
+    They stand where a product stood between DequantizeLinear and QuantizeLinear.
+    """
     edit = Editor(model)
     nodes: list[onnx.NodeProto] = []
     for node in edit.graph.node:
@@ -206,7 +222,10 @@ def _integer_chain(node: onnx.NodeProto, quantizer: onnx.NodeProto, weight: onnx
 
 
 def as_matmul_nbits(model: onnx.ModelProto) -> onnx.ModelProto:
-    """com.microsoft.MatMulNBits for every MatMul and Gemm with constant weights: 4 bits, a scale and a zero point a block."""
+    """Return the model with com.microsoft.MatMulNBits for every MatMul and Gemm with constant weights.
+
+    Weights have 4 bits, with a scale and a zero point a block.
+    """
     edit = Editor(model)
     nodes: list[onnx.NodeProto] = []
     for node in edit.graph.node:
@@ -246,7 +265,7 @@ def _nbits(node: onnx.NodeProto, w: np.ndarray, edit: Editor) -> list[onnx.NodeP
 
 
 def _blocks(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """w[..., block] -> uint8 codes of 4 bits, float32[...] scales, uint8[...] zero points."""
+    """Return 4-bit codes (uint8), scales (float32[...]) and zero points (uint8[...]) of weights w[..., block]."""
     low, high = np.minimum(w.min(-1), 0), np.maximum(w.max(-1), 0)
     scale = np.maximum((high - low) / 15, np.float32(1e-8)).astype(np.float32)
     zero = np.clip(np.rint(-low / scale), 0, 15)
@@ -255,7 +274,7 @@ def _blocks(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def as_blocked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Weights of products as four-bit codes under a DequantizeLinear with a scale and a zero point for every block of inputs."""
+    """Return the model with weights of products as four-bit codes under a DequantizeLinear, a scale and a zero point a block."""
     edit = Editor(model)
     nodes, names = list[onnx.NodeProto](), dict[str, str]()
     for node in edit.graph.node:

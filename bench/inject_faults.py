@@ -89,6 +89,7 @@ Fault = Callable[[Subject, Machine, np.random.Generator], InjectedFault]
 
 
 def calibrate_subject(subject: Subject, machine: Machine) -> tuple[Network, dict[str, Range | Quant]]:
+    """Return the network on a machine, and its calibrated ranges by tensor."""
     model = load_model(subject.path, subject.shapes)
     model = decompose_model(model, machine.chip)
     network = Network(model, select_model(model, machine), machine)
@@ -100,17 +101,19 @@ def calibrate_subject(subject: Subject, machine: Machine) -> tuple[Network, dict
 
 
 def layers(network: Network) -> list[Node]:
-    """Convolutions in the middle half of the network."""
+    """Return the convolutions in the middle half of the network."""
     convolutions = [n for n in network.graph.nodes if isinstance(n.op, Convolution) and n.sources]
     return convolutions[len(convolutions) // 4 : max(3 * len(convolutions) // 4, len(convolutions) // 4 + 1)]
 
 
 def drawn(network: Network, rng: np.random.Generator) -> Node:
+    """Return one of `layers` at random."""
     convolutions = layers(network)
     return convolutions[int(rng.integers(len(convolutions)))]
 
 
 def get_output_tensor(network: Network, node: Node) -> str:
+    """Return the model's tensor that the first output of a node is."""
     return network.origins[node.outputs[0]][0]
 
 
@@ -131,13 +134,14 @@ def wide(subject: Subject, machine: Machine, rng: np.random.Generator) -> Inject
 
 
 def _scale(network: Network, quantization: Quantization, node: Node) -> float:
+    """Return the scale of a node's output under a quantization."""
     quant = network.integer(quantization).types[node.outputs[0]].quant
     assert quant is not None
     return quant.scale
 
 
 class _Tenth:
-    """The range that leaves out a tenth of the values that are not zero."""
+    """An observer: the range that leaves out a tenth of the values that are not zero, widened to 0."""
 
     def __init__(self) -> None:
         self._values: list[Array] = []
@@ -151,6 +155,7 @@ class _Tenth:
 
 
 def clip_range(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
+    """Clip the range of a layer at the 5th and 95th percentile of its values that are not zero."""
     network, ranges = calibrate_subject(subject, machine)
     node = drawn(network, rng)
     tensor = get_output_tensor(network, node)
@@ -163,6 +168,7 @@ def clip_range(subject: Subject, machine: Machine, rng: np.random.Generator) -> 
 
 
 def three_bits(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
+    """Round the weights of a layer to 3 bits."""
     network, ranges = calibrate_subject(subject, machine)
     node = drawn(network, rng)
     weights = network.graph.constants[node.inputs[1]].astype(np.float64)
@@ -174,7 +180,7 @@ def three_bits(subject: Subject, machine: Machine, rng: np.random.Generator) -> 
 
 
 def mask_maximum(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
-    """A constant mask in front of a maximum over more than what it masks: float hardly sees it."""
+    """Add a constant mask in front of a maximum over more than what it masks: float hardly sees it."""
     proto = onnx.load(subject.path)
     target = _maskable(proto, rng)
     shape = load_model(subject.path, subject.shapes).types[target].shape
@@ -197,7 +203,7 @@ def mask_maximum(subject: Subject, machine: Machine, rng: np.random.Generator) -
 
 
 def _maskable(proto: onnx.ModelProto, rng: np.random.Generator) -> str:
-    """A tensor that only a MaxPool reads, each window of which has a column that is not masked."""
+    """Return a tensor that only a MaxPool without padding reads, at random. End the program where there is none."""
     candidates = []
     for node in proto.graph.node:
         numbers = {a.name: list(a.ints) for a in node.attribute}
@@ -211,7 +217,7 @@ def _maskable(proto: onnx.ModelProto, rng: np.random.Generator) -> str:
 
 
 def narrow_branch_ranges(subject: Subject, machine: Machine, rng: np.random.Generator) -> InjectedFault:
-    """A branch that calibration did not wake: three layers on end, whose ranges are a twentieth of what they must be."""
+    """Narrow the ranges of up to three layers in a row to a twentieth, as if calibration had not woken their branch."""
     network, ranges = calibrate_subject(subject, machine)
     branch = _branch(network.graph, drawn(network, rng))
     for node in branch:
@@ -223,6 +229,7 @@ def narrow_branch_ranges(subject: Subject, machine: Machine, rng: np.random.Gene
 
 
 def _branch(graph: Graph, node: Node) -> list[Node]:
+    """Return the node and up to two convolutions that follow it, each the only reader of the one before."""
     branch, consumers = [node], graph.consumers()
     while len(branch) < 3 and graph.read_once(branch[-1].outputs[0], consumers):
         (reader,) = consumers[branch[-1].outputs[0]]
@@ -238,6 +245,7 @@ FAULTS: Mapping[str, Fault] = {
 
 
 def report_of(planted: InjectedFault, samples: Iterable[Sample]) -> ErrorReport:
+    """Return the error report of a network with its fault on these samples."""
     network, session = planted.network, planted.network.session(planted.quantization)
     integer = network.integer(planted.quantization)
     parts = concat_parts(network.selection.graph, network.origins)
@@ -247,6 +255,7 @@ def report_of(planted: InjectedFault, samples: Iterable[Sample]) -> ErrorReport:
 
 
 def is_named(planted: InjectedFault, first: LayerError) -> bool:
+    """Return whether the first finding names a layer and a cause of the fault."""
     return first.layer in planted.layers and first.cause in planted.causes
 
 
@@ -255,7 +264,7 @@ def is_named(planted: InjectedFault, first: LayerError) -> bool:
 
 @dataclass(frozen=True)
 class Promise:
-    """A remedy that a build names: what it promises of the worst part, and what a build that follows it has, in dB."""
+    """A remedy that a build names, with the dB that it promises of the worst part, and those of a build that follows it."""
 
     advice: str
     promised_db: float
@@ -263,7 +272,7 @@ class Promise:
 
     @property
     def is_reached(self) -> bool:
-        """Return whether following the remedy gives no less than it promises, within PROMISE_DB. Beyond 60 dB all is alike."""
+        """True where following the remedy gives no less than it promises, within PROMISE_DB. Beyond 60 dB all is alike."""
         return min(self.reached_db, CEILING_DB) >= min(self.promised_db, CEILING_DB) - PROMISE_DB
 
 
@@ -296,6 +305,7 @@ def follow(planted: InjectedFault, subject: Subject, hardware: str, folder: Path
 
 
 def _list_levels(outputs: Iterable[Mapping[str, Any]]) -> Iterable[float]:
+    """Yield the SQNR in dB of each output and of its parts; inf where exact."""
     for output in outputs:
         for level in (output["sqnr_db"], *(part["sqnr_db"] for part in output["parts"])):
             yield math.inf if level is None else level
@@ -305,7 +315,7 @@ def _list_levels(outputs: Iterable[Mapping[str, Any]]) -> Iterable[float]:
 
 
 def crops(zoo: Path, shape: tuple[int, ...], mean: float, scale: float, rng: np.random.Generator) -> list[Array]:
-    """Squares of photographs, [1, 3, height, width], as (pixel - mean) scale."""
+    """Return squares of photographs, [1, 3, height, width] each, as (pixel - mean) scale."""
     files = sorted(f for f in (zoo / "data").iterdir() if f.suffix in (".png", ".jpg"))
     crop_arrays = []
     for i in range(SAMPLES + JUDGED):

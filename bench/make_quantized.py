@@ -41,7 +41,16 @@ Sample = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Static:
-    """A request to quantize_static, and the changes to its model."""
+    """Options of onnxruntime's quantize_static for one form, and what is changed in its result.
+
+    `operators`: QOperator, else QDQ.
+    `activation`, `weight`: names of types.
+    `per_channel`: a scale for each channel of weights.
+    `contrib`: Q and DQ of com.microsoft.
+    `symmetric`: zero points are 0.
+    `clamps`: Relu and Clip stay, else the codes' ends stand for them.
+    `change`: a rewriting of the result.
+    """
 
     operators: bool = False  # QOperator, else QDQ
     activation: str = "QInt8"
@@ -54,6 +63,7 @@ class Static:
 
 
 def _static_forms() -> dict[str, Static]:
+    """Return the forms that quantize_static makes, by name."""
     forms: dict[str, Static] = {}
     for kind, operators in (("qdq", False), ("qop", True)):
         for sign, name in (("s8", "QInt8"), ("u8", "QUInt8")):
@@ -84,15 +94,17 @@ FORMS = (*STATIC, "dynamic", *WEIGHT_ONLY)
 
 
 class Reader:
-    """onnxruntime's CalibrationDataReader over samples."""
+    """A CalibrationDataReader of onnxruntime over samples."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples, self._remaining = samples, iter(samples)
 
     def get_next(self) -> Sample | None:
+        """Return the next sample; None at the end."""
         return next(self._remaining, None)
 
     def rewind(self) -> None:
+        """Begin anew with the first sample."""
         self._remaining = iter(self._samples)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -116,6 +128,7 @@ def quantize_form(model: onnx.ModelProto, samples: Iterable[Sample], form: str) 
 
 
 def _quantize_static(model: onnx.ModelProto, samples: Iterable[Sample], static: Static) -> onnx.ModelProto:
+    """Return the result of quantize_static, without `static.change`."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     types = QuantType.__members__
@@ -137,6 +150,7 @@ def _quantize_static(model: onnx.ModelProto, samples: Iterable[Sample], static: 
 
 
 def _dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with dynamically quantized activations and int8 weights."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +160,7 @@ def _dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_weights_of(model: onnx.ModelProto, samples: Iterable[Sample], form: str) -> onnx.ModelProto:
-    """The float model with the weights, rounded once, of a form that quantize_static makes."""
+    """Return the float model with the weights, rounded once, of a form that quantize_static makes."""
     done = onnx.ModelProto()
     done.CopyFrom(model)
     plain = replace(STATIC[form], operators=False, contrib=False, change=None)
@@ -161,7 +175,7 @@ def with_weights_of(model: onnx.ModelProto, samples: Iterable[Sample], form: str
 
 
 def _own_biases(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A bias that several layers share once for each: onnxruntime's quantizer would write it once, at the first one's scale."""
+    """Return a copy in which each layer has a bias of its own: a shared one would be written once, at the first layer's scale."""
     done = onnx.ModelProto()
     done.CopyFrom(model)
     biases, used_names = {i.name: i for i in model.graph.initializer}, set[str]()
@@ -178,7 +192,7 @@ def _own_biases(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _at_opset(model: onnx.ModelProto, least: int) -> onnx.ModelProto:
-    """onnxruntime's quantizer writes scales a channel from opset 13 on, and four-bit types from 21 on."""
+    """Return the model at opset `least` or above. The quantizer needs 13 for scales a channel, and 21 for four-bit types."""
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     return model if opset >= least else onnx.version_converter.convert_version(model, least)
 
@@ -213,7 +227,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def bound(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """The model with these shapes of its inputs, and without what it says of others."""
+    """Return the model, changed in place: these shapes of its inputs, no other types, and initializers for Constant nodes."""
     del model.graph.value_info[:]
     for value in model.graph.input:
         if value.name in shapes:

@@ -113,7 +113,10 @@ class Verdict:
 
 
 class Tree:
-    """A copy of the working tree to plant faults in."""
+    """A copy of the working tree in which faults are injected, one at a time.
+
+    `cpu_s`: CPU seconds after which a run of tests is killed.
+    """
 
     def __init__(self, folder: Path, cpu_s: int):
         self.folder, self._cpu_s = folder, cpu_s
@@ -131,6 +134,7 @@ class Tree:
             self._write(path, text)
 
     def _killer(self, path: Path, text: str, mutant: Mutant, tests: Sequence[str]) -> str:
+        """Return the test that fails with the mutant and passes without, or how the run ended; "" where all tests pass."""
         while True:
             code, printed = self._pytest("-x", *(f"--deselect={t}" for t, bad in self._unsound.items() if bad), *tests)
             if code in (0, 5):  # 5: nothing to run
@@ -147,6 +151,7 @@ class Tree:
             print(f"{failed[1]} fails without a fault too: left out", file=sys.stderr)
 
     def _pytest(self, *arguments: str) -> tuple[int, str]:
+        """Run pytest in the copy and return its exit code (minus the signal) and what it printed."""
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "-m", "not slow", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
         limits = partial(_limit, self._cpu_s)
@@ -155,20 +160,23 @@ class Tree:
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
-        """A compiled file is told by size and second: two mutants may have both alike."""
+        """Write a source file and delete its compiled form, which Python knows by size and second alone."""
         path.write_text(text, encoding="utf-8")
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
 
 
 def _limit(cpu_s: int) -> None:
-    """A loop that a fault keeps from ending may take memory in each turn."""
+    """Limit this process's CPU seconds and memory: a loop that does not end may take memory in each turn."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 10))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
 
 
 def runs_for(mutant: Mutant, root: Path, near_only: bool) -> list[list[str]]:
-    """Arguments of pytest: the tests that are near, the nearest first, then the others, then the slowest of all."""
+    """Return the arguments of pytest for each run: near tests, the nearest first, then the others, then the slowest.
+
+    `near_only`: the first run alone.
+    """
     nearer_tests = [t for prefix, tests in NEARER.items() if mutant.path.startswith(prefix) for t in tests]
     near = _files(root, (*nearer_tests, *PACKAGES[package_of(mutant)][1]))
     quick = [f"--deselect={test}" for test in SLOWEST]
@@ -180,6 +188,7 @@ def runs_for(mutant: Mutant, root: Path, near_only: bool) -> list[list[str]]:
 
 
 def _files(root: Path, patterns: Iterable[str]) -> list[str]:
+    """Return the test files of these patterns in order, each once."""
     test_files: dict[str, None] = {}
     for pattern in patterns:
         for path in sorted(root.glob(pattern)):
@@ -191,10 +200,12 @@ def _files(root: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def package_of(mutant: Mutant) -> str:
+    """Return the name of a mutant's package."""
     return next(name for name, (folder, _) in PACKAGES.items() if mutant.path.startswith(f"{folder}/"))
 
 
 def select_mutants(args: argparse.Namespace) -> list[Mutant]:
+    """Return the mutants that the options name, drawn and named ones."""
     chosen: list[Mutant] = []
     texts = {path for pattern in TEXTS for path in ROOT.glob(pattern)}
     for name in () if args.named else args.package or PACKAGES:
@@ -206,6 +217,7 @@ def select_mutants(args: argparse.Namespace) -> list[Mutant]:
 
 
 def read_verdicts(path: Path | None) -> dict[str, Verdict]:
+    """Return the verdicts of a file by mutant; empty without one."""
     if path is None or not path.exists():
         return {}
     return {v.key: v for v in (Verdict(**json.loads(line)) for line in path.read_text().splitlines())}
@@ -221,6 +233,7 @@ def digest(root: Path, runs: Sequence[Sequence[str]]) -> str:
 
 
 def campaign(mutants: Sequence[Mutant], args: argparse.Namespace) -> list[Verdict]:
+    """Return the verdicts on the mutants in order; each is printed, and appended to --resume."""
     verdict_by_key = read_verdicts(args.resume)
 
     def judged(mutant: Mutant) -> Verdict:
@@ -251,13 +264,14 @@ def campaign(mutants: Sequence[Mutant], args: argparse.Namespace) -> list[Verdic
 
 
 def diff(mutant: Mutant) -> str:
+    """Return the mutant as a unified diff."""
     text = (ROOT / mutant.path).read_text(encoding="utf-8")
     lines = difflib.unified_diff(text.splitlines(), mutant.apply(text).splitlines(), mutant.path, mutant.kind, n=1, lineterm="")
     return "\n".join(lines)
 
 
 def report(mutants: Sequence[Mutant], verdicts: Sequence[Verdict]) -> float:
-    """The share killed."""
+    """Print the survivors and the share killed of each package, and return the share killed of all."""
     for mutant, verdict in zip(mutants, verdicts):
         if not verdict.killer:
             print(f"\n{diff(mutant)}")

@@ -80,7 +80,7 @@ class Subject:
         self.expected = {seed: reference.run_detailed(feeds).outputs for seed, feeds in self.inputs.items()}
 
     def file(self, program: Program) -> bytes:
-        """The compiled file with this program. Raises CompileError where the instruction table cannot say it."""
+        """Return the compiled file with this program. Raise CompileError where the instruction table cannot encode it."""
         code = encode(program.ops, self.container.machine.isa)
         changed = replace(self.region, program=code, op_layers=program.layers)
         segments = list(self.container.segments)
@@ -101,6 +101,7 @@ class Subject:
 
 
 def rules_say(session: Session, feeds: dict[str, np.ndarray]) -> str | None:
+    """Return the error or the first warning of a run, None where there is none."""
     try:
         run = session.run_detailed(feeds)
     except ToolchainError as fault:
@@ -109,7 +110,10 @@ def rules_say(session: Session, feeds: dict[str, np.ndarray]) -> str | None:
 
 
 def judge(subject: Subject, kind: str, what: str, mutant: Program) -> Verdict:
-    """Raises CompileError where the machine's instruction table cannot say the mutant."""
+    """Return the verdict on a mutant. Raise CompileError where the machine's instruction table cannot encode it.
+
+    `kind`, `what`: kind of the change, and what was changed, in words.
+    """
     data = subject.file(mutant)
     session = Session(data)
     rules = rules_say(session, subject.inputs[0])
@@ -125,7 +129,8 @@ def judge(subject: Subject, kind: str, what: str, mutant: Program) -> Verdict:
 
 
 def judge_mutants(subjects: Sequence[Subject], count: int, seed: int, kinds: Sequence[str] = KINDS) -> Iterator[Verdict]:
-    """`count` mutants, the kinds and the programs in turn."""
+    """Yield verdicts on about `count` mutants, the kinds and the programs in turn. A mutant that cannot be encoded is drawn
+    again."""
     rng = np.random.default_rng(seed)
     mutant_count = 0
     while mutant_count < count:
@@ -144,6 +149,7 @@ def judge_mutants(subjects: Sequence[Subject], count: int, seed: int, kinds: Seq
 
 
 def accusations(subject: Subject) -> Iterator[str]:
+    """Yield a sentence for each input on which the unchanged program is found faulty."""
     data = subject.file(subject.program)
     for seed, feeds in subject.inputs.items():
         session = Session(data)
@@ -153,10 +159,12 @@ def accusations(subject: Subject) -> Iterator[str]:
 
 
 def family(kind: str) -> str:
+    """Return the family of a kind: order, bytes or values."""
     return "order" if kind in ORDER_KINDS else "values" if kind.startswith("value") else "bytes"
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
+    """Return the table of mutants, harmless and harmful ones, and shares found, by kind and family."""
     lines = [f"{'kind':28} {'mutants':>8} {'harmless':>9} {'harmful':>8} {'rules':>7} {'--verify':>9}"]
     groups: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
@@ -174,12 +182,13 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def shares(harmful: Sequence[Verdict]) -> tuple[float, float]:
-    """Return the shares of harmful mutants found by the rules, and found with --verify."""
+    """Return the shares of harmful mutants found by the rules, and found with --verify; 0 for none."""
     count = max(1, len(harmful))
     return sum(v.rules is not None for v in harmful) / count, sum(v.reference is not None for v in harmful) / count
 
 
 def subjects_of(paths: Sequence[Path], machines: Sequence[str], level: int) -> list[Subject]:
+    """Build each model for each machine and return its region of most instructions as a subject."""
     subjects = []
     for path in paths:
         for machine in machines:

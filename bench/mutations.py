@@ -25,7 +25,7 @@ SILENT = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` at the bytes from `start` on of the file's text is `new` instead."""
+    """A change of a file: `new` in the place of `old`, which begins at the byte `start` of its text."""
 
     path: str
     function: str
@@ -37,10 +37,11 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The same as long as the changed expression is, wherever it moves in its function."""
+        """The mutant's name, which stays the same as long as the changed expression does, wherever it moves in its function."""
         return f"{self.path} {self.function} {self.kind}: {self.old} -> {self.new}"
 
     def apply(self, text: str) -> str:
+        """Return the file's text with the change."""
         data, old = text.encode(), self.old.encode()
         return (data[: self.start] + self.new.encode() + data[self.start + len(old) :]).decode()
 
@@ -61,7 +62,10 @@ def mutants_of(path: str, text: str) -> list[Mutant]:
 
 
 def sample(candidates: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
-    """`count` mutants of different functions. What is chosen in one function does not depend on the source of the others."""
+    """Return at most `count` mutants of different functions.
+
+    What is chosen in one function does not depend on the source of the others.
+    """
 
     def drawn(*words: object) -> str:
         return hashlib.sha256(repr((seed, *words)).encode()).hexdigest()

@@ -44,7 +44,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its inputs and what the package says they give; a value is an array, or a list or None as it came."""
+    """A model with its inputs by name and the outputs that the package expects; a value is an array, or a list or None."""
 
     name: str
     model: onnx.ModelProto
@@ -53,19 +53,20 @@ class Case:
 
 
 def as_given(case: Any) -> Case:
-    """The package's own TestCase."""
+    """Return the case of the package's own TestCase."""
     inputs, outputs = ([as_array(v) for v in side] for side in case.data_sets[0])
     return Case(case.name, case.model, dict(zip((i.name for i in case.model.graph.input), inputs)), outputs)
 
 
 def as_array(value: Any) -> Any:
+    """Return a tensor or a number as an array, anything else as it is."""
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def with_constants(case: Case) -> Case | None:
-    """Every tensor but the first input made an initializer; None where that changes nothing."""
+    """Return the case with every tensor but the first input as an initializer; None where that changes nothing."""
     names = [n for n, v in case.inputs.items() if isinstance(v, np.ndarray)]
     fixed = [n for n in names if n != next(iter(case.inputs))]
     if not fixed:
@@ -80,13 +81,13 @@ def with_constants(case: Case) -> Case | None:
 
 
 def limit_resources(cpu_s: int, memory_bytes: int) -> None:
-    """Ends this process where it goes beyond."""
+    """Limit this process's CPU seconds and address space; beyond them the system ends it or refuses memory."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
 def judge_case(case: Case, machine: Any, folder: Path) -> Verdict:
-    """Builds and runs the case, calibrated on its own inputs."""
+    """Build and run the case, calibrated on its own inputs, and return the verdict."""
     path = folder / f"{case.name}.onnx"
     path.write_bytes(case.model.SerializeToString())
     shapes = {n: v.shape for n, v in case.inputs.items() if isinstance(v, np.ndarray)}
@@ -111,18 +112,20 @@ def judge_case(case: Case, machine: Any, folder: Path) -> Verdict:
 
 
 def is_dynamic(value: onnx.ValueInfoProto) -> bool:
+    """Return whether an input has no shape or a dimension without a size."""
     kind = value.type.tensor_type
     return not kind.HasField("shape") or any(d.dim_value <= 0 for d in kind.shape.dim)
 
 
 def locate_fault(fault: BaseException) -> str:
+    """Return the last line of this project's code in the traceback, as text."""
     frames = [f for f in traceback.extract_tb(fault.__traceback__) if "site-packages" not in f.filename]
     last = frames[-1]
     return f"[{Path(last.filename).name}:{last.lineno} {last.name}]"
 
 
 def calibration(case: Case, folder: Path) -> str | None:
-    """The case's inputs as one sample; None where a file of arrays cannot hold them."""
+    """Write the case's inputs as one sample and return the file's path; None where an .npz cannot hold them."""
     if not case.inputs or not all(isinstance(v, np.ndarray) and v.dtype.kind in "fiub" for v in case.inputs.values()):
         return None
     path = folder / f"{case.name}.npz"
@@ -131,7 +134,7 @@ def calibration(case: Case, folder: Path) -> str | None:
 
 
 def get_expected(path: Path, case: Case) -> tuple[Sequence[Any], bool]:
-    """(onnxruntime's outputs on the file, True); (the package's own, False) where onnxruntime cannot run it."""
+    """Return onnxruntime's outputs on the file and True; the package's own and False where onnxruntime cannot run it."""
     try:
         return open_session(path).run(None, dict(case.inputs)), True
     except Exception:  # onnxruntime's exceptions share no base class
@@ -139,7 +142,7 @@ def get_expected(path: Path, case: Case) -> tuple[Sequence[Any], bool]:
 
 
 def compare_outputs(expected: Sequence[Any], results: Sequence[Any], where: str, oracle: bool) -> Verdict:
-    """right or wrong, and the worst figure of all outputs."""
+    """Return the verdict right or wrong, with what is wrong or the least SQNR of all outputs."""
     reasons, worst_db = [], np.inf
     for index, (expected_value, value) in enumerate(zip(expected, results, strict=True)):
         reason, db = difference(np.asarray(expected_value), np.asarray(value), where)
@@ -150,7 +153,10 @@ def compare_outputs(expected: Sequence[Any], results: Sequence[Any], where: str,
 
 
 def difference(expected_value: np.ndarray, got: np.ndarray, where: str) -> tuple[str, float]:
-    """(what is wrong, or nothing; SQNR in dB of a float output)."""
+    """Return what is wrong, or an empty text, and the SQNR of a float output in dB, else inf.
+
+    `where`: `host`: nearly equal is asked; else a floor in dB.
+    """
     if expected_value.shape != got.shape or expected_value.dtype != got.dtype:
         return f"{got.dtype}{list(got.shape)} where {expected_value.dtype}{list(expected_value.shape)} is right", np.inf
     if not is_float(expected_value.dtype):

@@ -31,28 +31,36 @@ class Program:
         return Program(tuple(ops), tuple(layers))
 
     def replace_op(self, index: int, op: MachineOp) -> Program:
+        """Return the program with another operation at `index`."""
         return Program((*self.ops[:index], op, *self.ops[index + 1 :]), self.layers)
 
     def swap(self, a: int, b: int) -> Program:
+        """Return the program with two operations exchanged."""
         ops, layers = list(self.ops), list(self.layers)
         ops[a], ops[b], layers[a], layers[b] = ops[b], ops[a], layers[b], layers[a]
         return Program(tuple(ops), tuple(layers))
 
 
 def mutate(kind: str, program: Program, rng: np.random.Generator) -> Edit | None:
-    """(what was done, the mutant), or None where the program has nothing of the kind."""
+    """Return what was done and the mutant, or None where the program has nothing that this kind changes.
+
+    `kind`: one of KINDS.
+    """
     return _MUTATIONS[kind](program, rng)
 
 
 def _pick(rng: np.random.Generator, indexes: list[int]) -> int | None:
+    """Return one of the indexes at random; None where there is none."""
     return indexes[int(rng.integers(len(indexes)))] if indexes else None
 
 
 def _of(program: Program, *kinds: type[MachineOp]) -> list[int]:
+    """Return the indexes of operations of these kinds."""
     return [i for i, op in enumerate(program.ops) if isinstance(op, kinds)]
 
 
 def _list_busy_ops(program: Program) -> list[int]:
+    """Return the indexes of operations that do not only order others."""
     return [i for i, op in enumerate(program.ops) if not isinstance(op, Signal | Wait | End)]
 
 
@@ -60,6 +68,8 @@ def _list_busy_ops(program: Program) -> list[int]:
 
 
 def _drop(*kinds: type[MachineOp]) -> Callable[[Program, np.random.Generator], Edit | None]:
+    """Return a mutation that drops an operation of these kinds."""
+
     def edit(program: Program, rng: np.random.Generator) -> Edit | None:
         at = _pick(rng, _of(program, *kinds))
         return None if at is None else (f"op {at} {program.ops[at].NAME} dropped", program.without(at))
@@ -68,7 +78,7 @@ def _drop(*kinds: type[MachineOp]) -> Callable[[Program, np.random.Generator], E
 
 
 def _drop_pair(program: Program, rng: np.random.Generator) -> Edit | None:
-    """A Wait and the Signal that it takes: counts still match."""
+    """Drop a Wait and the Signal that it takes, so that counts still match."""
     at = _pick(rng, _of(program, Wait))
     if at is None:
         return None
@@ -79,6 +89,7 @@ def _drop_pair(program: Program, rng: np.random.Generator) -> Edit | None:
 
 
 def _retarget(program: Program, rng: np.random.Generator) -> Edit | None:
+    """Change the semaphore or the engine of a Signal or Wait to another one of the program."""
     at = _pick(rng, _of(program, Signal, Wait))
     if at is None:
         return None
@@ -93,14 +104,14 @@ def _retarget(program: Program, rng: np.random.Generator) -> Edit | None:
 
 
 def _swap(program: Program, rng: np.random.Generator) -> Edit | None:
-    """Two neighbours, one of which signals or waits."""
+    """Exchange two neighbours, one of which signals or waits."""
     pairs = [i for i in range(len(program.ops) - 2) if any(isinstance(o, Signal | Wait) for o in program.ops[i : i + 2])]
     at = _pick(rng, [i for i in pairs if program.ops[i] != program.ops[i + 1]])
     return None if at is None else (f"ops {at} and {at + 1} swapped", program.swap(at, at + 1))
 
 
 def _later(program: Program, rng: np.random.Generator) -> Edit | None:
-    """A Wait up to eight operations further back."""
+    """Move a Wait up to eight operations further back."""
     at = _pick(rng, _of(program, Wait))
     if at is None:
         return None
@@ -110,6 +121,7 @@ def _later(program: Program, rng: np.random.Generator) -> Edit | None:
 
 
 def _twice(program: Program, rng: np.random.Generator) -> Edit | None:
+    """Double a Signal or Wait."""
     at = _pick(rng, _of(program, Signal, Wait))
     return None if at is None else (f"op {at} {program.ops[at].NAME} doubled", program.duplicate(at, at))
 
@@ -118,12 +130,13 @@ def _twice(program: Program, rng: np.random.Generator) -> Edit | None:
 
 
 def _other_work(program: Program, rng: np.random.Generator) -> Edit | None:
+    """Drop an operation that does not only order others."""
     at = _pick(rng, _list_busy_ops(program))
     return None if at is None else (f"op {at} {program.ops[at].NAME} dropped", program.without(at))
 
 
 def _double_work(program: Program, rng: np.random.Generator) -> Edit | None:
-    """The operation runs again in place of a later one of its kind."""
+    """Run an operation again in place of another one of its kind."""
     at = _pick(rng, _list_busy_ops(program))
     if at is None:
         return None
@@ -134,7 +147,7 @@ def _double_work(program: Program, rng: np.random.Generator) -> Edit | None:
 
 
 def _fields(*endings: str, steps: tuple[int, ...]) -> Callable[[Program, np.random.Generator], Edit | None]:
-    """A field whose name ends so, moved by one of `steps`."""
+    """Return a mutation that moves a field, whose name ends with one of `endings`, by one of `steps`."""
 
     def edit(program: Program, rng: np.random.Generator) -> Edit | None:
         fields_by_op = {
@@ -171,7 +184,7 @@ def _uses_field(op: MachineOp, name: str) -> bool:
 
 
 def _moves(op: MachineOp, name: str) -> bool:
-    """Strides over one element only are not looked at."""
+    """Return whether a stride is used: one over a single element is not."""
     counts = {"row_stride": ("output_height", "height", "rows"), "column_stride": ("output_width", "width")}
     for ending, sizes in counts.items():
         if name.endswith(ending) and not name.startswith(("input", "b_")):

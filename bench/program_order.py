@@ -16,7 +16,7 @@ Place = tuple[int | None, int]  # engine, and how many operations of work ran th
 
 
 class Ordered:
-    """The pairs of operations of a correct program whose order matters."""
+    """The pairs of operations of a correct program whose order matters, and the test of other programs by them."""
 
     def __init__(self, chip: Chip, original: Program):
         self._chip, self._engine_ops = chip, _list_engine_ops(chip, original)
@@ -38,12 +38,14 @@ class Ordered:
 
 
 def _key(chip: Chip, program: Program, index: int) -> Place:
+    """Return an operation's engine, and how many operations other than signals and waits run there before it."""
     engine = program.ops[index].queue(chip)
     rank = sum(op.queue(chip) == engine and not isinstance(op, Signal | Wait) for op in program.ops[:index])
     return engine, rank
 
 
 def _list_engine_ops(chip: Chip, program: Program) -> list[list[MachineOp]]:
+    """Return the operations of each engine in order, without signals and waits."""
     queues: list[list[MachineOp]] = [[] for _ in chip.units]
     for op in program.ops:
         engine = op.queue(chip)
@@ -53,7 +55,7 @@ def _list_engine_ops(chip: Chip, program: Program) -> list[list[MachineOp]]:
 
 
 def _conflicts(chip: Chip, program: Program) -> Iterator[tuple[Place, Place]]:
-    """Pairs of operations on two engines that touch a common byte, one writing, the earlier of the program first."""
+    """Yield pairs of operations on two engines that touch a common byte, one writing, the earlier of the program first."""
     touched = [(i, op.queue(chip), accesses(op, chip)) for i, op in enumerate(program.ops)]
     keys = {i: _key(chip, program, i) for i, _, touches in touched if touches}
     for k, (j, engine, mine) in enumerate(touched):
@@ -63,10 +65,12 @@ def _conflicts(chip: Chip, program: Program) -> Iterator[tuple[Place, Place]]:
 
 
 def _meet(a: Access, b: Access) -> bool:
+    """Return whether two accesses share a byte and one writes."""
     return a.space == b.space and (a.write or b.write) and a.address < b.end and b.address < a.end and overlap(a, b)
 
 
 def _semaphores_sound(program: Program) -> bool:
+    """Return whether every semaphore ends at 0 and has at most one engine that signals and one that waits."""
     ends: dict[int, tuple[set[int], set[int]]] = {}
     counts: dict[int, int] = {}
     for op in program.ops:
@@ -121,7 +125,7 @@ def _before(chip: Chip, program: Program) -> list[int] | None:
 
 
 def _counts_hold(chip: Chip, program: Program, before: list[int]) -> bool:
-    """The Wait that makes room for a Signal has run before it."""
+    """Return whether the Wait that makes room for each Signal has run before it."""
     signals: dict[int, list[int]] = {}
     waits: dict[int, list[int]] = {}
     for i, op in enumerate(program.ops):

@@ -45,7 +45,14 @@ class LabelledSample:
 
 
 class LabelledDataset(ABC):
-    """One kind of labelled data. model: of the file; data: what --data names; name: of the model's first input."""
+    """Interface of a kind of labelled data for one model.
+
+    `model`: the ONNX model as a protobuf.
+    `data`: the path that --data names; None: not set.
+    `name`: of the model's first input.
+    `heads`: titles of the scores.
+    `shape`: of the first input, where the model leaves it open; else None.
+    """
 
     heads: tuple[str, ...]
     shape: tuple[int, ...] | None = None  # of the first input, where the model leaves it open
@@ -55,34 +62,41 @@ class LabelledDataset(ABC):
         self.name = model.graph.input[0].name
 
     def require_data(self) -> Path:
+        """Return the path that --data names. Raise CompileError where it was not set."""
         if self.data is None:
             raise CompileError("--data: this judge needs it (--help says what)")
         return self.data
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes to build the model with, by input; empty where the model has them."""
         return {} if self.shape is None else {self.name: self.shape}
 
     @abstractmethod
     def iterate_calibration(self, fold: int, count: int) -> Iterator[Feed]:
-        """`count` samples to calibrate on, of the other fold."""
+        """Yield at most `count` samples to calibrate on, which are of the fold that is not `fold`."""
 
     @abstractmethod
-    def iterate_judged(self, fold: int) -> Iterator[LabelledSample]: ...
+    def iterate_judged(self, fold: int) -> Iterator[LabelledSample]:
+        """Yield the fold's samples to judge on; of drawn kinds there is no end."""
+        ...
 
     @abstractmethod
     def get_answer(self, outputs: Sequence[Array]) -> Any:
-        """Return the part of one answer that is kept."""
+        """Return the part of the outputs of one run that is kept to be scored."""
 
     @abstractmethod
     def format_scores(self, truths: Sequence[Any], real: Sequence[Any], got: Sequence[Any]) -> tuple[str, ...]:
         """Return a text for each of `heads`.
 
-        `real`, `got`: answers of float and of integers, over all folds.
+        `truths`: of all judged samples.
+        `real`, `got`: their answers in float and in integers, over all folds.
         """
 
 
 class _Classes(LabelledDataset):
+    """A data set of a classifier: answers are logits, truths the classes that are right."""
+
     heads = ("top-1 %", "points", "error", "agreement %", "logits dB")
 
     def get_answer(self, outputs: Sequence[Array]) -> Array:
@@ -128,7 +142,7 @@ class Stamps(_Classes):
 
 
 def fold_of(stamp: str) -> int:
-    """Return the fold by the photograph, every second one of a kind."""
+    """Return the fold of a photograph, 0 or 1: every second one of a kind."""
     return list(stamp_dataset.ACCEPTED).index(stamp) % FOLDS
 
 
@@ -147,7 +161,7 @@ class Labelled(_Classes):
 
 
 class Strings(LabelledDataset):
-    """Rendered lines of text for a recognizer with CTC's labels whose file holds its `character`s; --data: no."""
+    """Rendered lines of text for a recognizer with CTC's labels, whose file holds its `character`s; --data is not read."""
 
     heads = ("exact %", "points", "error", "agreement %", "errors a character %")
     shape = (1, 3, 48, 320)
@@ -181,7 +195,7 @@ class Strings(LabelledDataset):
 
 
 def distance(a: str, b: str) -> int:
-    """Levenshtein's: least number of characters put in, left out or changed that make b of a."""
+    """Return the Levenshtein distance: the least number of characters inserted, deleted or changed that turns a into b."""
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
         before, row[0] = row[0], i
@@ -191,7 +205,7 @@ def distance(a: str, b: str) -> int:
 
 
 class Pages(LabelledDataset):
-    """Rendered pages for a detector of lines that gives the probability of text in each pixel; --data: no."""
+    """Rendered pages for a detector of lines that gives the probability of text in each pixel; --data is not read."""
 
     heads = ("F1", "precision", "recall", "map dB")
     shape = (1, 3, 640, 640)
@@ -220,7 +234,7 @@ class Pages(LabelledDataset):
 
 
 def _half(image: Array) -> Array:
-    """uint8[h, w, 3] -> float32[1, 3, h, w] in -1..1, blue first."""
+    """Return float32[1, 3, h, w] in -1..1, blue first, from uint8[h, w, 3], red first."""
     return ((image[:, :, ::-1].astype(np.float32) / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None]
 
 
@@ -243,7 +257,7 @@ def lines_of(probability: Array) -> list[tuple[float, float, float, float]]:
 
 
 def find_connected(mask: NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
-    """Boxes (left, top, right, bottom; ends excluded) of the parts of a mask that touch by an edge."""
+    """Return the boxes (left, top, right, bottom; ends excluded) of the parts of a mask that touch by an edge."""
     parent: list[int] = []
     boxes: list[list[int]] = []
 
@@ -278,7 +292,10 @@ def find_connected(mask: NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
 
 
 def match_boxes(found_boxes: Sequence[Sequence[float]], true_boxes: Sequence[Sequence[float]]) -> tuple[int, int, int]:
-    """(pairs that overlap by half of their union, found, there), each box in one pair at most."""
+    """Return the numbers of matched pairs, of boxes found and of true boxes.
+
+    A pair overlaps by at least half of its union; each box is in one pair at most.
+    """
     pairs = sorted(((overlap(a, b), i, j) for i, a in enumerate(found_boxes) for j, b in enumerate(true_boxes)), reverse=True)
     matched_found: set[int] = set()
     owned: set[int] = set()
@@ -290,7 +307,7 @@ def match_boxes(found_boxes: Sequence[Sequence[float]], true_boxes: Sequence[Seq
 
 
 def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    """Intersection over union."""
+    """Return the intersection of two boxes over their union."""
     common = max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
     areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
     return common / (sum(areas) - common) if common else 0.0
@@ -372,10 +389,12 @@ class Sentences(LabelledDataset):
 
 
 def _cosine(a: Array, b: Array) -> float:
+    """Return the cosine of two arrays; 0 where one is zero."""
     return float((a * b).sum() / max(np.sqrt((a * a).sum() * (b * b).sum()), np.finfo(np.float64).tiny))
 
 
 def _decibels(real: Array, got: Array) -> float:
+    """Return the SQNR in dB; inf where both are equal."""
     wrong = float(((real - got) ** 2).sum())
     return float(10 * np.log10(float((real**2).sum()) / wrong)) if wrong else math.inf
 

@@ -54,6 +54,7 @@ def _words(fold: int) -> tuple[str, ...]:
 
 
 def _text(fold: int, rng: random.Random) -> str:
+    """Return random words, or digits and punctuation, of a fold."""
     if rng.random() < 0.25:
         return "".join(rng.choice(string.digits + ".,:-/") for _ in range(rng.randint(4, 10))).strip(".,:-/") + str(fold)
     text = " ".join(rng.choice(_words(fold)) for _ in range(rng.choice((1, 1, 2))))
@@ -61,19 +62,23 @@ def _text(fold: int, rng: random.Random) -> str:
 
 
 def _colours(rng: random.Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(ink, paper), the one light and the other dark."""
+    """Return (ink, paper) as RGB, the one light and the other dark."""
     dark, light = (tuple(rng.randint(low, high) for _ in range(3)) for low, high in ((0, 90), (165, 255)))
     return (dark, light) if rng.random() < 0.75 else (light, dark)
 
 
 def _degrade(image: Image.Image, rng: random.Random, most_blur: float, most_noise: float) -> Array:
+    """Return the image as uint8[h, w, 3], blurred and with noise, by random amounts up to these."""
     image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0, most_blur)))
     noise = np.random.default_rng(rng.getrandbits(32)).normal(0, rng.uniform(0, most_noise), (image.height, image.width, 3))
     return np.clip(np.asarray(image, np.float32) + noise, 0, 255).astype(np.uint8)
 
 
 def strings(fold: int, count: int | None, seed: int) -> Iterator[tuple[Array, str]]:
-    """uint8[h, w, 3] and what is written there; count None: without end."""
+    """Yield pictures of a line, uint8[h, w, 3], and what is written there.
+
+    `count`: None: without end.
+    """
     rng, done = random.Random(f"strings {fold} {seed}"), 0
     while count is None or done < count:
         text, font = _text(fold, rng), _font(rng.choice(_FONTS), rng.randint(12, 40))
@@ -100,7 +105,7 @@ def text_input(image: Array, width: int) -> NDArray[np.float32]:
 
 
 def page(size: int, fold: int, seed: tuple[int, ...]) -> tuple[Array, list[Box]]:
-    """uint8[size, size, 3] and the box of each line on it."""
+    """Return a picture of a page, uint8[size, size, 3], and the box (left, top, right, bottom) of each line on it."""
     rng = random.Random(f"page {fold} {seed}")
     ink, paper = _colours(rng)
     image = Image.new("RGB", (size, size), paper)
@@ -121,11 +126,12 @@ def page(size: int, fold: int, seed: tuple[int, ...]) -> tuple[Array, list[Box]]
 
 
 def photographs(folder: Path) -> list[Path]:
+    """Return the pictures in a folder, by name."""
     return sorted(f for f in folder.iterdir() if f.suffix in (".png", ".jpg"))
 
 
 def letters_on(photograph: Path, size: int, seed: tuple[int, ...]) -> Array:
-    """A part of a photograph with four to six turned letters on it: uint8[size, size, 3]."""
+    """Return a part of a photograph with four to six rotated letters on it, uint8[size, size, 3]."""
     rng = random.Random(f"letters {seed}")
     with Image.open(photograph) as picture:
         image = picture.convert("RGB")
