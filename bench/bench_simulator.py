@@ -37,7 +37,7 @@ WEIGHT_BYTES, INPUT_BYTES = 128 << 10, 104 << 10
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of a `size` x `size` input; `add`: a residual of the output's shape is added."""
+    """A convolution of a `size` x `size` input; with `add` a residual of the output's shape is added."""
 
     size: int
     inputs: int
@@ -48,11 +48,12 @@ class Layer:
 
     @property
     def output_size(self) -> int:
+        """The rows and columns of its output."""
         return -(-self.size // self.stride)
 
 
 def resnet50() -> Iterator[Layer]:
-    """The 53 convolutions and the last product, in the order of the network (stride on the 3x3)."""
+    """Yield the 53 convolutions and the last product, in the order of the network (stride on the 3x3)."""
     yield Layer(224, 3, 64, 7, 2)
     size, inputs = 56, 64
     for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
@@ -69,6 +70,7 @@ def resnet50() -> Iterator[Layer]:
 
 
 def operation(kind: type[MachineOp], **fields: Any) -> Any:
+    """Return a machine operation; fields that are not set are 1 for counts, kernels, strides and dilations, else 0."""
     ones = ("count", "kernel", "stride_", "dilation")
     return kind(**{n: fields.pop(n, int(n.startswith(ones))) for n in kind.parameters()}, **fields)
 
@@ -84,17 +86,22 @@ class Writer:
         self.ready: list[MachineOp] = []
 
     def place(self, size_bytes: int) -> int:
+        """Return the address of new bytes in DRAM, aligned to 64."""
         address = self.next
         self.next += -(-size_bytes // 64) * 64
         return address
 
     def constant(self, data: np.ndarray) -> int:
+        """Place data in DRAM and return their address."""
         address = self.place(data.size)
         self.constants.append((address, data))
         return address
 
     def layer(self, layer: Layer, source: int, addend: int) -> int:
-        """Appends one layer; returns the address of its output."""
+        """Append the operations of one layer and return the address of its output in DRAM.
+
+        `source`, `addend`: addresses of its inputs.
+        """
         n, k = layer.output_size, layer.kernel
         inner = k * k * layer.inputs
         entries = self.chip.array.accumulators.entries
@@ -112,11 +119,12 @@ class Writer:
         return target
 
     def flush(self) -> None:
+        """Append the operations that were held back."""
         self.ops += self.ready
         self.ready = []
 
     def block(self, count: int, inner: int) -> np.ndarray:
-        """Parameters, then weights of `count` channels."""
+        """Return the bytes of the parameters and then of the weights of `count` channels."""
         bias = self.rng.integers(-5000, 5000, count)
         multiplier = self.rng.integers(1 << 30, (1 << 31) - 1, count)
         entries = pack_parameters(bias, multiplier, np.array([38 + int(np.log2(inner) / 2)]), self.chip)
@@ -126,6 +134,12 @@ class Writer:
     def one_tile(
         self, layer: Layer, places: tuple[int, int, int], channels: tuple[int, int], rows: tuple[int, int], weights: int
     ) -> None:
+        """Append the operations of one tile.
+
+        `places`: addresses of input, addend and output.
+        `channels`, `rows`: first and number.
+        `weights`: address of the weights to load; negative: they are there.
+        """
         (source, addend, target), (first, count), (y, height) = places, channels, rows
         parity, n, k, pad = self.tile % 2, layer.output_size, layer.kernel, layer.kernel // 2
         if weights >= 0:
@@ -196,6 +210,7 @@ class Writer:
         self.tile += 1
 
     def load(self, address: int, sram: int, size_bytes: int) -> Copy:
+        """Return a copy of bytes from DRAM to SRAM."""
         return operation(
             Copy,
             source_space=Space.DRAM,
@@ -206,7 +221,7 @@ class Writer:
         )
 
     def move(self, dram: int, sram: int, layer: Layer, first: int, count: int, y: int, height: int, out: bool) -> Copy:
-        """A tile of a feature map, dense in sram."""
+        """Return a copy of a tile of a feature map, dense in SRAM; `out`: to DRAM."""
         n = layer.output_size
         address = dram + y * n * layer.outputs + first
         ends = [(Space.SRAM, sram, n * count, count), (Space.DRAM, address, n * layer.outputs, layer.outputs)]
@@ -227,7 +242,7 @@ class Writer:
         )
 
     def finish(self) -> list[MachineOp]:
-        """The last two stores signal nobody."""
+        """Return all operations. The last two stores signal nobody."""
         self.flush()
         ops = self.ops
         spare = [i for i, op in enumerate(ops) if op == Signal(DMA, STORED)][-2:]

@@ -1,4 +1,7 @@
-"""Damages files for bench/fuzz_readers.py: their bytes, words of a text, fields of a model, the header of a sealed file."""
+"""Damages files for bench/fuzz_readers.py: their bytes, words of a text, fields of a model, the header of a sealed file.
+
+Each public function takes a random generator and the bytes of a sound file, and returns the bytes of a damaged one.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ PREFIX = struct.Struct("<8sIQ32s")  # of model.npu
 
 
 def binary(rng: random.Random, data: bytes) -> bytes:
-    """A few damages of bytes."""
+    """Return the data with up to 16 damages of bytes: bits flipped, bytes replaced, left out, inserted, repeated, or cut off."""
     damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at = rng.randrange(len(damaged) + 1)
@@ -92,7 +95,7 @@ def binary(rng: random.Random, data: bytes) -> bytes:
 
 
 def text(rng: random.Random, data: bytes) -> bytes:
-    """A few damages of numbers, words and lines; sometimes of bytes."""
+    """Return a text with up to five damages of numbers, words and lines; in one of ten cases of bytes."""
     if rng.random() < 0.1:
         return binary(rng, data)
     lines = data.decode().splitlines()
@@ -147,12 +150,14 @@ def _change_field(rng: random.Random, line: str, lines: list[str]) -> str:
 
 
 def _change_origin(rng: random.Random, line: str, lines: list[str]) -> str:
+    """Give a tensor another origin or layout in a line of origins, or drop the line."""
     name, _, origin = line.rpartition(": ")
     layouts, origins = ("plain", "nhwc", "inner", "zz"), [one.rpartition(": ")[2] for one in lines if "  origin " in one]
     return rng.choice(("", f"{name}: {rng.choice(origins)}", f"{name}: {origin.rpartition(' ')[0]} {rng.choice(layouts)}"))
 
 
 def _change_source(rng: random.Random, line: str, lines: list[str]) -> str:
+    """Give a node other names of the model's nodes."""
     return f"{line.rpartition(' from ')[0]} from {rng.choice(('zz', 'x', 'Conv_0, zz', chr(34) + chr(34)))}"
 
 
@@ -166,11 +171,13 @@ def _change_input(rng: random.Random, line: str, lines: list[str]) -> str:
 
 
 def _nest_value(rng: random.Random, line: str, lines: list[str]) -> str:
+    """Replace a value by one in very many parentheses."""
     levels = rng.choice((10, 150, 250, 3000))
     return _swap_word(rng, line, r"(?<==)(-?\d+|None|\([^()]*\))(?=[,>])", ("(" * levels + "1" + ")" * levels,))
 
 
 def _change_shape(rng: random.Random, line: str, lines: list[str]) -> str:
+    """Replace one dimension of a shape."""
     return _swap_word(rng, line, r"(?<=[\[ ,(])\d+(?=[,\])])", ("0", "1", "2", "3", "7", "24", "64"))
 
 
@@ -193,6 +200,7 @@ def json_text(rng: random.Random, data: bytes) -> bytes:
 
 
 def _swap_word(rng: random.Random, line: str, pattern: str, instead: tuple[str, ...]) -> str:
+    """Return the line with one match of `pattern` replaced by one of `instead`; unchanged without a match."""
     places = list(re.finditer(pattern, line))
     if not places:
         return line
@@ -204,7 +212,7 @@ def _swap_word(rng: random.Random, line: str, pattern: str, instead: tuple[str, 
 
 
 def model(rng: random.Random, data: bytes) -> bytes:
-    """A few damages of a model's fields; sometimes of its bytes."""
+    """Return an ONNX model with up to three damages of its fields; in one of five cases of its bytes."""
     if rng.random() < 0.2:
         return binary(rng, data)
     proto = onnx.load_from_string(data)
@@ -217,6 +225,7 @@ def model(rng: random.Random, data: bytes) -> bytes:
 
 
 def _messages(message: Any) -> list[Any]:
+    """Return a protobuf message and all messages inside."""
     messages = [message]
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -225,6 +234,7 @@ def _messages(message: Any) -> list[Any]:
 
 
 def _damage_field(rng: random.Random, message: Any) -> None:
+    """Change, empty or clear a field of a message, in place."""
     present = [field for field, _ in message.ListFields()]
     field = rng.choice(present if present and rng.random() < 0.8 else message.DESCRIPTOR.fields)
     value = getattr(message, field.name)
@@ -239,6 +249,7 @@ def _damage_field(rng: random.Random, message: Any) -> None:
 
 
 def _damage_list(rng: random.Random, values: Any, field: Any) -> None:
+    """Add, delete or change an entry of a repeated field, in place."""
     how = rng.randrange(4)
     if field.message_type is not None:
         if not len(values):
@@ -258,6 +269,7 @@ def _damage_list(rng: random.Random, values: Any, field: Any) -> None:
 
 
 def _value(rng: random.Random, field: Any, old: Any) -> Any:
+    """Return a value for a field of this type, often one that makes no sense."""
     if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
         return rng.choice(FLOATS)
     if field.cpp_type == field.CPPTYPE_ENUM:

@@ -93,12 +93,13 @@ GOOD = tuple(f"good.{suffix}" for suffix in ("onnx", "npu", "npz", "npy", "yaml"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of case: `originals` to be damaged by `mutate` and written to `name` in the case's folder.
+    """A kind of case: one of `originals` is damaged by `mutate` and written to `name` in the case's folder.
 
-    `lines`: commands, OUT the output.
+    `lines`: commands, one of which is run; OUT is the output.
+    `extra_files`: further files of the folder, by name.
     `draw`: gives the command's words instead of `lines`.
     `codes`: exit codes that are no fault.
-    `forbidden`: what no refusal of it says; it matches nothing where a user's own words are quoted.
+    `forbidden`: pattern that no refusal may contain; None: any text will do, as where a user's own words are quoted.
     """
 
     originals: Sequence[bytes]
@@ -113,12 +114,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Case:
+    """A case: the words of its command, and the damaged file's bytes."""
+
     kind: str
     words: Sequence[str]
     data: bytes
 
     @property
     def line(self) -> str:
+        """The command as a shell reads it."""
         return shlex.join(self.words).encode(errors="backslashreplace").decode()
 
 
@@ -150,6 +154,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
+    """Return the options of the command line; the directory of --keep is created."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("count", type=int, nargs="?", default=300)
     options.add_argument("--seed", type=int, default=0)
@@ -167,6 +172,7 @@ def _options() -> argparse.Namespace:
 
 
 def _kinds(names: Sequence[str] | None) -> dict[str, Kind]:
+    """Build sound files in the current directory and return the kinds of these names, all for None."""
     Path("good.onnx").write_bytes(_model(CONV, "w", (4, 3, 3, 3)))
     _arrays()
     _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", "good.npu"])
@@ -270,11 +276,13 @@ def _kinds(names: Sequence[str] | None) -> dict[str, Kind]:
 
 
 def _drawing_options() -> Callable[[random.Random], Sequence[str]]:
+    """Return a function that draws a command line."""
     commands = drawn_lines.options()
     return lambda rng: drawn_lines.command_line(rng, commands)
 
 
 def _model(text: str, weight: str, shape: tuple[int, ...]) -> bytes:
+    """Return a model of onnx.parser's text with random weights."""
     proto = parser.parse_model(text)
     values = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(values, weight))
@@ -282,7 +290,7 @@ def _model(text: str, weight: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _examples() -> bytes:
-    """Another form of a file: one operator of each input kind, with weights typed in fields instead of bytes."""
+    """Return a model whose weights are typed in fields instead of raw bytes."""
     pooled = CONV.replace("MeanVarianceNormalization<axes=[1]>(a)", "MaxPool<kernel_shape=[1,1]>(a)")
     proto = onnx.load_from_string(_model(pooled, "w", (4, 3, 3, 3)))
     weight = proto.graph.initializer[0]
@@ -293,6 +301,7 @@ def _examples() -> bytes:
 
 
 def _arrays() -> None:
+    """Write good.npz, packed.npz and good.npy."""
     x = np.random.default_rng(2).normal(size=(2, 3, 8, 8)).astype(np.float32)
     np.savez("good.npz", x=x[:1])
     np.savez_compressed("packed.npz", x=x[:1], labels=np.zeros(2, np.uint8))
@@ -300,6 +309,7 @@ def _arrays() -> None:
 
 
 def _pictures() -> list[bytes]:
+    """Return the bytes of one picture in four formats."""
     pixels = np.random.default_rng(3).integers(0, 256, (12, 9, 3)).astype(np.uint8)
     image = Image.fromarray(pixels)
     for name in ("p.png", "p.jpg", "p.bmp"):
@@ -312,6 +322,7 @@ def _pictures() -> list[bytes]:
 
 
 def _case(kinds: dict[str, Kind], rng: random.Random) -> Case:
+    """Return a random case of one of the kinds."""
     name = rng.choice(list(kinds))
     kind = kinds[name]
     words = kind.draw(rng) if kind.draw is not None else rng.choice(kind.lines).split(" ")
@@ -319,7 +330,7 @@ def _case(kinds: dict[str, Kind], rng: random.Random) -> Case:
 
 
 def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
-    """(exit code, what is wrong, what was printed)."""
+    """Run a case in a folder of its own and return its exit code, its fault or None, and what it printed."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder)
         for name, data in ((kind.name, case.data), *kind.extra_files, ("OUT", OLD)):
@@ -341,6 +352,10 @@ def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
 
 
 def _fault(code: int, allowed: Sequence[int], peak_bytes: int, output: str) -> str | None:
+    """Return what is wrong with the end of a command, or None.
+
+    `allowed`: exit codes that are no fault.
+    """
     if code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM):
         return f"takes more than {CPU_S} CPU s"
     if "Traceback" in output or code not in allowed:
@@ -355,7 +370,8 @@ def _fault(code: int, allowed: Sequence[int], peak_bytes: int, output: str) -> s
 
 
 def _child(arguments: Sequence[str], place: Path = Path(".")) -> tuple[int, int, str]:
-    """(exit code or minus the signal, bytes of memory, what was printed) of a command in a process of its own."""
+    """Run a command in a process of its own: return its exit code or minus the signal, its peak memory in bytes, and its
+    output."""
     with tempfile.TemporaryFile() as printed:
         process = os.fork()
         if not process:

@@ -53,7 +53,11 @@ Case = Callable[[], dict[str, float]]
 
 @dataclass(frozen=True)
 class Constant:
-    """A named number in the source. `text`: its expression, `value`: what that gives."""
+    """A named number in the source.
+
+    `text`: its expression.
+    `value`: its value.
+    """
 
     path: str
     name: str
@@ -77,7 +81,7 @@ class Constant:
         return any(re.match(rf"{self.name}\b.*=.*#.*(docs/|https?:|[Mm]easured|[Ss]ource)", line) for line in lines)
 
     def scale(self, factor: float) -> float:
-        """The number times `factor`; a whole number stays whole, and above 0."""
+        """Return the number times `factor`; a whole number stays whole, and above 0."""
         scaled = self.value * factor
         return max(1, round(scaled)) if isinstance(self.value, int) else scaled
 
@@ -97,7 +101,7 @@ class Measured:
 
 
 def evaluate(node: ast.expr) -> float | None:
-    """The value of an expression of numbers alone, or None."""
+    """Return the value of an expression of numbers alone, or None."""
     allowed = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
     if not all(isinstance(part, allowed) for part in ast.walk(node)):
         return None
@@ -106,7 +110,10 @@ def evaluate(node: ast.expr) -> float | None:
 
 
 def constants(folders: list[str], exempt: tuple[str, ...]) -> Iterator[Constant]:
-    """All tuned numbers. `exempt`: ends of names that are widths, sizes of formats and the like."""
+    """Yield all tuned numbers in these folders.
+
+    `exempt`: ends of names that are widths, sizes of formats and the like.
+    """
     for path in sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             name = get_assigned_name(statement)
@@ -119,7 +126,7 @@ def constants(folders: list[str], exempt: tuple[str, ...]) -> Iterator[Constant]
 
 
 def get_assigned_name(statement: ast.stmt) -> str | None:
-    """The only name that a statement assigns, or None."""
+    """Return the only name that a statement assigns, or None."""
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if isinstance(statement, ast.AnnAssign):
         target = statement.target
@@ -127,7 +134,7 @@ def get_assigned_name(statement: ast.stmt) -> str | None:
 
 
 class Changed(importlib.abc.MetaPathFinder):
-    """Finds one module of the tree and multiplies one number in its source."""
+    """An import hook: it finds one module of the tree and multiplies one number in its source."""
 
     def __init__(self, constant: Constant, factor: float) -> None:
         self.constant, self.factor = constant, factor
@@ -140,7 +147,7 @@ class Changed(importlib.abc.MetaPathFinder):
 
 
 class ChangedLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a module's source with one number of it changed, and leaves no bytecode."""
+    """A loader that compiles a module's source with one number of it changed, and leaves no bytecode."""
 
     def __init__(self, fullname: str, path: str, changed: Changed) -> None:
         super().__init__(fullname, path)
@@ -209,13 +216,13 @@ def import_product() -> None:
 
 
 def planning_cases(folder: Path) -> dict[str, Case]:
-    """Two kinds of network in scarce memory."""
+    """Return the cases of planning by name: two kinds of network in scarce memory."""
     cases = {"depthwise": ("edge16", 12), "transformer": ("transformer64", 32)}
     return {name: partial(planning_figures, folder / f"{name}.onnx", *case) for name, case in cases.items()}
 
 
 def planning_figures(path: Path, machine: str, kib: int) -> dict[str, float]:
-    """Cycles of a network, and bytes of its program."""
+    """Return the cycles of a network, and the bytes of its program."""
     from toolchain.api import BuildOptions, Goal, build
 
     built = build(str(path), BuildOptions(machine, goal=Goal("cycles", kib << 10), repair="none"))
@@ -230,7 +237,10 @@ def memory_cases(_folder: Path) -> dict[str, Case]:
 
 
 def placement_figures(count: int, span: int) -> dict[str, float]:
-    """Bytes that drawn buffers take. `span`: steps that they live at most."""
+    """Return the bytes that drawn buffers take.
+
+    `span`: steps that they live at most.
+    """
     from toolchain.memory import Buffer, place
 
     rng = np.random.default_rng(SEED)
@@ -240,7 +250,7 @@ def placement_figures(count: int, span: int) -> dict[str, float]:
 
 
 def order_figures() -> dict[str, float]:
-    """Peak of an order of drawn operators."""
+    """Return the peak of an order of drawn operators."""
     from toolchain.memory import order_operators
 
     operators, sizes = draw_operators(np.random.default_rng(SEED), 60)
@@ -249,7 +259,7 @@ def order_figures() -> dict[str, float]:
 
 
 def residents_figures() -> dict[str, float]:
-    """Bytes that no choice of drawn residents saves."""
+    """Return the bytes that no choice of drawn residents saves."""
     from toolchain.memory import ResidentTensor, place_residents
 
     draws = np.random.default_rng(SEED).integers((0, 1, 1, 1), (50, 40, 300, 4), (120, 4))
@@ -273,7 +283,7 @@ def draw_operators(rng: np.random.Generator, count: int) -> tuple[list[Any], dic
 
 
 def accuracy_cases(folder: Path) -> dict[str, Case]:
-    """Networks with and without repair."""
+    """Return the cases of accuracy by name: networks with and without repair."""
     draws = {"x": np.random.default_rng(SEED).normal(size=(SAMPLES + JUDGED, 1, 16, 8, 8)).astype(np.float32)}
     return {
         "small": partial(accuracy_figures, folder / "small.onnx", "wide32_w4a16", "full", draws),
@@ -286,7 +296,7 @@ def accuracy_cases(folder: Path) -> dict[str, Case]:
 def accuracy_figures(
     path: Path, machine: str, effort: Any, samples: Mapping[str, np.ndarray], types: tuple[str, ...] = ()
 ) -> dict[str, float]:
-    """SQNR against float, in dB, on samples that served no choice."""
+    """Return the SQNR against float, in dB, on samples that served no choice."""
     from toolchain.api import BuildOptions
 
     few = {name: values[:SAMPLES] for name, values in samples.items()}
@@ -295,7 +305,7 @@ def accuracy_figures(
 
 
 def decibels_of(model: str, options: Any, judged: Mapping[str, np.ndarray]) -> float:
-    """SQNR of all outputs of a build together, in dB, against onnxruntime on the float model."""
+    """Return the SQNR of all outputs of a build together, in dB, against onnxruntime on the float model."""
     from toolchain.api import Session, build
     from toolchain.foundation.inference import open_model, session_options
 
