@@ -1,7 +1,8 @@
 """A memory planner with proofs: buffers and graphs of sizes in, plans and certificates out.
 
-Knows nothing of networks or machines. `place` gives addresses, `order_operators` an order, `choose_residents` what
-stays in SRAM; each answer carries its bound and whether it is proved. `validate` checks plans it did not make.
+It knows nothing of networks or machines, and imports nothing of the rest of the toolchain. `place` gives addresses,
+`order_operators` an order, `choose_residents` what stays in SRAM. Each answer carries its bound and whether it is proved.
+`validate` checks plans that it did not make. `toolchain.schedule` and `toolchain.codegen.link` are the callers in a build.
 """
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, InvalidBuffers, Placement

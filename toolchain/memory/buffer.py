@@ -1,7 +1,7 @@
-"""Define the input and output of the placement search: buffers, plans, and the refusals.
+"""Define what the placement search takes and gives: buffers, plans, and the two refusals.
 
 A buffer's lifetime is its live range: the steps from the first that writes it to the last that reads it. Liveness itself is
-found by the caller (`toolchain/schedule/allocation.py`).
+found by the caller (`toolchain/schedule/allocation.py`). Steps are whole numbers on the caller's scale.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ MOST = 1 << 60  # of steps, and of the sum of all bytes: sums of a few of them a
 
 
 class InvalidBuffers(ValueError):
-    """The buffers contradict themselves: a fault of the caller, named buffer by buffer."""
+    """The buffers contradict themselves or each other: a fault of the caller, told of the first such buffer by name."""
 
 
 class DoesNotFit(Exception):
-    """A refusal: no plan within the capacity was found, or none exists.
+    """No plan within the capacity was found, or none exists.
 
-    `bound_bytes`: a proved lower bound of the peak.
-    `best_peak_bytes`: the smallest peak found (None: no plan at all).
-    `step`, `live`: the step with most live bytes and the buffers live at it.
-    `proved`: no plan within the capacity exists; otherwise the effort ran out.
+    `bound_bytes`: proved lower bound of the peak.
+    `best_peak_bytes`: the smallest peak found, above the capacity; None where the search found no plan at all.
+    `step`, `live`: the step with most live bytes, and the buffers live at it.
+    `proved`: no plan within the capacity exists; otherwise the effort of `nodes` search nodes ran out.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class Buffer:
-    """An allocation of `size_bytes` bytes during the steps [start, end).
+    """A request for `size_bytes` bytes during the steps [start, end).
 
     `alignment_bytes`: the address is a multiple of it.
-    `fixed_address`: the address, where it is fixed from outside.
+    `fixed_address`: the address, where the caller fixes it; None: the search chooses.
     `region`: (low, high): all of its bytes lie in [low, high); high None: no upper end.
     `bank_bytes`: it does not cross a multiple of this (0: it may); required by `apart_from`.
-    `apart_from`: buffers with which it shares no bank of `bank_bytes` while both are live.
-    `view_of`, `offset_bytes`: it lies exactly `offset_bytes` into that buffer; they may overlap.
+    `apart_from`: names of buffers with which it shares no bank of `bank_bytes` while both are live.
+    `view_of`, `offset_bytes`: it lies exactly `offset_bytes` into that buffer, and both may overlap.
     `in_place_of`: it may take the address of that buffer and overlap it: a right, not a duty.
     """
 
@@ -86,12 +86,12 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan and its certificate.
+    """A plan: the address of each buffer by name, and a certificate of its peak.
 
-    `peak_bytes`: highest address in use, over all steps.
+    `peak_bytes`: the highest end of a buffer, over all steps.
     `bound_bytes`: no plan has a smaller peak.
-    `proved`: peak_bytes == bound_bytes: the plan is optimal.
-    `nodes`: search nodes used, the same on every machine.
+    `proved`: peak_bytes == bound_bytes, so the plan is optimal.
+    `nodes`: search nodes used; equal input gives an equal number on every machine.
     """
 
     addresses: Mapping[str, int]
@@ -102,12 +102,16 @@ class Placement:
 
     @property
     def gap(self) -> float:
-        """Return how far the peak may be from the optimum: peak / bound - 1."""
+        """Return how far the peak may be from the optimum, as a share of the bound: peak / bound - 1."""
         return self.peak_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
 
 
 def check_buffers(buffers: Iterable[Buffer]) -> dict[str, Buffer]:
-    """Buffers by name. Raises InvalidBuffers at the first buffer that contradicts itself or the others."""
+    """Return the buffers by name, in the given order. Raise InvalidBuffers at the first that contradicts itself or others.
+
+    Faults are repeated names, empty live ranges, negative sizes and impossible alignments, regions, banks or views.
+    Live ranges and the sum of all bytes must stay within MOST, so that 64-bit sums of them cannot overflow.
+    """
     by_name: dict[str, Buffer] = {}
     linked: list[Buffer] = []
     reach = 0
@@ -148,6 +152,7 @@ def _check_numbers(b: Buffer) -> None:
 
 
 def _check_links(b: Buffer, by_name: Mapping[str, Buffer]) -> None:
+    """Raise InvalidBuffers where a region, a bank or a reference to another buffer is impossible."""
     if b.bank_bytes < 0 or (b.bank_bytes and b.size_bytes > b.bank_bytes):
         raise InvalidBuffers(f"buffer {b.name}: size {b.size_bytes} is larger than its bank of {b.bank_bytes} bytes")
     if b.apart_from and not b.bank_bytes:

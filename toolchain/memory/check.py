@@ -1,4 +1,7 @@
-"""The independent checker: it knows buffers and addresses, and nothing of how a plan was made."""
+"""Check plans independently: this module knows buffers and addresses, and nothing of how a plan was made.
+
+Tests, `scripts/plan_memory.py` and benchmarks judge every plan by `validate`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from toolchain.memory.buffer import Buffer, Placement
 
 
 def validate(buffers: Iterable[Buffer], placement: Placement, capacity_bytes: int | None = None) -> list[str]:
-    """Faults of a plan, one sentence each; empty when the plan is valid and its certificate consistent."""
+    """Return the faults of a plan, one sentence each; empty where the plan is valid and its certificate consistent.
+
+    Addresses are held to each buffer's own conditions, to those between buffers, and to the plan's peak and bound.
+    `capacity_bytes`: the plan may not end above it; None: any peak is allowed.
+    Nothing is raised for a faulty plan. The buffers themselves must be sound (`check_buffers`).
+    """
     buffers = list(buffers)
     faults = [f"buffer {b.name}: has no address" for b in buffers if b.name not in placement.addresses]
     placed = {b.name: b for b in buffers if b.name in placement.addresses}
@@ -32,9 +40,9 @@ def validate(buffers: Iterable[Buffer], placement: Placement, capacity_bytes: in
 
 
 def live_at_peak(buffers: Iterable[Buffer]) -> tuple[int, list[Buffer], int]:
-    """(step, buffers live at it, bytes): the first step at which most bytes are live.
+    """Return (step, buffers live at it, their bytes) of the first step at which most bytes are live.
 
-    Buffers that must or may share their bytes are counted as if they did not.
+    Buffers that must or may share their bytes are counted as if they did not. Without buffers the step is 0.
     """
     buffers = list(buffers)
     changes: dict[int, int] = {}
@@ -51,10 +59,12 @@ def live_at_peak(buffers: Iterable[Buffer]) -> tuple[int, list[Buffer], int]:
 
 
 def _unknown(placement: Placement, buffers: Sequence[Buffer]) -> list[str]:
+    """Return the names that have an address and are none of the buffers, sorted."""
     return sorted(set(placement.addresses) - {b.name for b in buffers})
 
 
 def _faults_alone(b: Buffer, placed: dict[str, Buffer], placement: Placement) -> list[str]:
+    """Return how a buffer's address breaks what the buffer itself demands."""
     address = placement.addresses[b.name]
     faults: list[str] = []
     if address < 0:
@@ -75,7 +85,7 @@ def _faults_alone(b: Buffer, placed: dict[str, Buffer], placement: Placement) ->
 
 
 def _overlaps(buffers: list[Buffer], placed: dict[str, Buffer], placement: Placement) -> list[str]:
-    """Pairs that share a byte at a step: a sweep by start, each against those that are live then."""
+    """Return a fault for each pair of buffers that share a byte at a step and may not."""
     faults: list[str] = []
     order = sorted((b for b in buffers if b.size_bytes), key=lambda b: (b.start, b.end, b.name))
     low = np.array([placement.addresses[b.name] for b in order], np.int64)
@@ -96,18 +106,21 @@ def _overlaps(buffers: list[Buffer], placed: dict[str, Buffer], placement: Place
 
 
 def _may_overlap(a: Buffer, b: Buffer, placed: dict[str, Buffer], placement: Placement) -> bool:
+    """Return whether both lie in one buffer by views, or one takes the other's place at its very address."""
     if _root(a, placed) == _root(b, placed):
         return True
     return placement.addresses[a.name] == placement.addresses[b.name] and (a.in_place_of == b.name or b.in_place_of == a.name)
 
 
 def _root(b: Buffer, placed: dict[str, Buffer]) -> str:
+    """Return the name of the buffer that a buffer lies in at last, its own where it is no view."""
     while b.view_of in placed:
         b = placed[b.view_of]
     return b.name
 
 
 def _bank_conflicts(placed: dict[str, Buffer], placement: Placement) -> list[str]:
+    """Return a fault for each pair that `apart_from` forbids to share a bank."""
     faults: list[str] = []
     for b in placed.values():
         for name in b.apart_from:

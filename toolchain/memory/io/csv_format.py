@@ -1,4 +1,7 @@
-"""Buffers from a file in MiniMalloc's CSV format: a header, then a line per buffer (lower <= step < upper)."""
+"""Read buffers from a file in MiniMalloc's CSV format: a header, then a line per buffer (lower <= step < upper).
+
+`scripts/plan_memory.py` and benchmarks read instances by it.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,15 @@ OPTIONAL = ("alignment",)
 
 
 class InvalidCsv(ValueError):
-    """The file is no list of buffers; the message has a line for every fault, which begins with file:line."""
+    """The file is no list of buffers. The message has a line for every fault, up to 100, which begins with file:line."""
 
 
 def read_csv(path: str | Path) -> list[Buffer]:
-    """Columns id, lower, upper, size and optionally alignment, in any order. Raises InvalidCsv with its faults, or OSError."""
+    """Return the buffers in the order of the file.
+
+    Columns are id, lower, upper, size and optionally alignment, in any order; sizes and alignments are bytes.
+    Raise InvalidCsv with the faults, also for a file too large or without buffers, or OSError.
+    """
     buffers: list[Buffer] = []
     faults: list[str] = []
     lines: dict[str, int] = {}
@@ -52,6 +59,7 @@ def read_csv(path: str | Path) -> list[Buffer]:
 
 
 def _text(path: str | Path) -> str:
+    """Return the file's text. Raise InvalidCsv above MOST_BYTES, UnicodeDecodeError where it is no UTF-8."""
     with open(path, "rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -60,6 +68,7 @@ def _text(path: str | Path) -> str:
 
 
 def _check_header(path: str | Path, header: Sequence[str] | None) -> None:
+    """Raise InvalidCsv where the file is empty, or a column is missing or unknown."""
     if not header:
         raise InvalidCsv(f"{path}:1: the file is empty; expected the header {','.join(REQUIRED)}")
     names = [name.strip() for name in header]
@@ -72,7 +81,7 @@ def _check_header(path: str | Path, header: Sequence[str] | None) -> None:
 
 
 def _buffer(row: Mapping[str | None, object], lines: Mapping[str, int]) -> tuple[Buffer | None, list[str]]:
-    """(the buffer, []) or (None, its faults). lines: where each name before it stands."""
+    """Return (the buffer, no faults) or (None, its faults). `lines`: the line of each name before it."""
     if None in row:
         return None, ["more fields than the header has columns"]
     values = {str(name).strip(): value for name, value in row.items()}

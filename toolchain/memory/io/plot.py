@@ -1,4 +1,4 @@
-"""Pictures of plans: time to the right, addresses upwards, for a person to see why it does not fit."""
+"""Draw plans: time to the right, addresses upwards, for a person to see why buffers do not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ WIDTH, HEIGHT, MARGIN = 1200, 700, 60
 
 
 def draw(buffers: Iterable[Buffer], placement: Placement, capacity_bytes: int | None = None) -> str:
-    """SVG. Each buffer is a box; the step with most live bytes is a dashed line, the capacity a red one."""
+    """Return the picture of a plan as SVG text. Buffers of no bytes are left out.
+
+    Each buffer is a box whose tooltip has its numbers. The step with most live bytes is a dashed line, the capacity a red one.
+    `capacity_bytes`: None: no such line.
+    """
     buffers = [b for b in buffers if b.size_bytes]
     first = min((b.start for b in buffers), default=0)
     steps = max((b.end for b in buffers), default=1) - first
@@ -55,12 +59,14 @@ def draw(buffers: Iterable[Buffer], placement: Placement, capacity_bytes: int | 
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str) -> str:
+    """Return a line of SVG. `dashes`: lengths of dash and gap, "" for a solid line."""
     return (
         f'<line x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}" stroke="{colour}" stroke-dasharray="{dashes or "none"}"/>'
     )
 
 
 def _title(placement: Placement, capacity_bytes: int | None) -> str:
+    """Return the peak, its bound and how sure it is, in one line."""
     proof = "proved optimal" if placement.proved else f"at most {placement.gap:.2%} above the optimum"
     limit = "" if capacity_bytes is None else f", capacity {capacity_bytes}"
     return f"peak {placement.peak_bytes} bytes, bound {placement.bound_bytes} ({proof}){limit}"

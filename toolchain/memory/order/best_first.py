@@ -1,10 +1,11 @@
-"""Search best-first over sets of operators that are closed under predecessors; use beam search when states run
-out.
+"""Search for the order of operators whose peak of live bytes is smallest.
 
-Live bytes after a closed set are a submodular function f of it. Hence the safe move, from S with the peak so
-far P.
-A closed T above S may be run at once if it can be run within P and one condition holds.
-The condition is f(T) <= f(X) for every closed X with S <= X <= T.
+`order_search.order_operators` calls `search_order` on a checked graph. A state is a set of operators that have run, closed
+under predecessors. States are expanded best first, by their peak so far; beam search goes on where the effort ends.
+
+Safe moves are made at once and not branched over. Let f be the live bytes after a closed set, which is a submodular function.
+From a state S with peak P, a closed set T above S is a safe move if two conditions hold.
+T can be run within P, and f(T) <= f(X) for every closed X with S <= X <= T.
 For any order that goes on from S, first T and then the rest never has more live bytes.
 The reason is f(U | T) <= f(U) + f(T) - f(U & T).
 A single operator that fits within P and does not add live bytes is the smallest case.
@@ -26,11 +27,11 @@ LOOKAHEAD = 24  # closed sets looked at for one multi-operator move
 
 @dataclass(frozen=True)
 class OrderResult:
-    """A result of the search.
+    """A complete order and the lower bound that the search proved.
 
-    `order`: operator indices.
-    `bound_bytes`: no order has a smaller peak.
-    `states`: states expanded.
+    `order`: indices into the given operators, all of them.
+    `bound_bytes`: no order has a smaller peak; equal to this order's peak where the search came to its end.
+    `states`: states expanded; equal input gives an equal number.
     """
 
     order: tuple[int, ...]
@@ -44,7 +45,14 @@ _Path: TypeAlias = tuple["_Path | None", tuple[int, ...]]
 
 @dataclass(slots=True)
 class _State:
-    """A closed set: bit k of `done` is operator k. `path` is (path before, operators run since)."""
+    """The operators that have run so far, a closed set, and what running them cost.
+
+    `done`: bit k is set where operator k has run.
+    `live`: bytes live now; `peak`: most bytes live at any time so far, never below the graph's lower bound.
+    `count`: operators that have run.
+    `ready`: operators whose predecessors have all run.
+    `path`: (path before, operators run since), None at the start.
+    """
 
     done: int
     live: int
@@ -55,7 +63,7 @@ class _State:
 
 
 class _Graph:
-    """Operators by index with masks: who must run before, who uses what."""
+    """The operators by index, with sets of operators as bit masks: who must run before, who reads what."""
 
     def __init__(
         self,
@@ -89,7 +97,11 @@ class _Graph:
         ]
 
     def step(self, done: int, k: int) -> tuple[int, int]:
-        """(bytes needed beyond the live ones while k runs, change of live bytes after it)."""
+        """Return what running operator k after the operators of `done` does to the live bytes.
+
+        That is (bytes needed beyond the live ones while k runs, change of live bytes once it has run).
+        Inputs whose last reader is k are freed, or overwritten where `in_place` allows.
+        """
         after = done | 1 << k
         freed = 0
         dying: list[str] = []
@@ -103,10 +115,11 @@ class _Graph:
         return extra, self.stays[k] - freed
 
     def list_ready(self, done: int, k: int) -> list[int]:
-        """Operators that k, the last of `done` to run, makes ready."""
+        """Return the operators that k, the last of `done` to run, makes ready."""
         return [a for a in self.after[k] if not self.before[a] & ~done]
 
     def run(self, s: _State, k: int, extra: int, change: int) -> _State:
+        """Return the state after operator k. `extra`, `change`: what `step` says of it. `s` stays as it is."""
         done = s.done | 1 << k
         ready = tuple(r for r in s.ready if r != k) + tuple(self.list_ready(done, k))
         return _State(done, s.live + change, max(s.peak, s.live + extra), s.count + 1, ready, (s.path, (k,)))
@@ -119,7 +132,12 @@ def search_order(
     graph_outputs: Iterable[str],
     effort_states: int,
 ) -> OrderResult:
-    """Exact while the states last (`bound_bytes` is then the peak), otherwise beam search and a valid bound."""
+    """Return the best order found, which is optimal where `effort_states` suffices.
+
+    Then `bound_bytes` is its peak. Otherwise the order is that of a beam search, and the bound is valid but may be lower.
+    `sizes`: bytes of each tensor.
+    The graph must be free of cycles and faults (`order_search.check_graph`).
+    """
     graph = _Graph(operators, sizes, graph_inputs, graph_outputs)
     ready = tuple(k for k in range(graph.n) if not graph.before[k])
     floor = max([graph.start_bytes, *graph.alone])
@@ -147,11 +165,12 @@ def search_order(
 
 
 def _children(graph: _Graph, s: _State) -> list[_State]:
+    """Return the states after each ready operator, with the safe moves that follow it."""
     return [_advance(graph, graph.run(s, k, *graph.step(s.done, k))) for k in s.ready]
 
 
 def _advance(graph: _Graph, s: _State) -> _State:
-    """Makes safe moves while there are any."""
+    """Return the state after all safe moves from `s`, one after another; `s` itself where there is none."""
     while True:
         moved = False
         for k in s.ready:
@@ -174,9 +193,10 @@ def _advance(graph: _Graph, s: _State) -> _State:
 
 
 def _safe_path(graph: _Graph, s: _State, k: int) -> tuple[int, ...]:
-    """Operators that begin with k, are made ready by k and what follows it, and together are a safe move; or ().
+    """Return the operators of a safe move that begins with k, in the order to run them; () where none is found.
 
-    Breadth first over the closed sets above S | {k}, those beyond the peak included: they count as X, not as T.
+    Those behind k are made ready by k and by one another. At most LOOKAHEAD closed sets above S | {k} are looked at, breadth
+    first. Sets beyond the peak count as X in the condition above, but cannot be T.
     """
     extra, change = graph.step(s.done, k)
     if s.live + extra > s.peak:
@@ -207,7 +227,7 @@ def _safe_path(graph: _Graph, s: _State, k: int) -> tuple[int, ...]:
 
 
 def _beam(graph: _Graph, root: _State) -> _State:
-    """The best of BEAM states kept for each number of operators run."""
+    """Return a complete state by beam search: the BEAM best states are kept for each number of operators run."""
     levels: dict[int, dict[int, _State]] = {root.count: {root.done: root}}
     for count in range(graph.n + 1):
         level = sorted(levels.pop(count, {}).values(), key=lambda s: (s.peak, s.live, s.done))[:BEAM]
@@ -222,6 +242,7 @@ def _beam(graph: _Graph, root: _State) -> _State:
 
 
 def _order_of(s: _State) -> tuple[int, ...]:
+    """Return the operators in the order in which the state's path ran them."""
     parts: list[tuple[int, ...]] = []
     path = s.path
     while path is not None:

@@ -1,4 +1,4 @@
-"""Operators over named tensors: what the order search is given."""
+"""The graph that the order search is given: operators that read and write named tensors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 
 class InvalidGraph(ValueError):
-    """Operators that cannot be ordered: a tensor without producer, without size, made twice, or a cycle."""
+    """The operators cannot be ordered: a tensor lacks a producer or a size, has two producers, or there is a cycle.
+
+    Rewrites raise it too, for an operator that is not what they take.
+    """
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A step of the order. It needs its inputs, outputs and workspace at once.
+    """An operator that runs in one step. It needs the bytes of its inputs, outputs and workspace at once.
 
-    `in_place`: (output, input) pairs: the output may take over the input's bytes where this is its last use.
-    `workspace_bytes`: scratch and streamed weights, live only while it runs.
+    `inputs`, `outputs`: names of tensors. An input is freed after its last reader.
+    `in_place`: (output, input) pairs: the output may take over the input's bytes where this is the input's last use.
+    `workspace_bytes`: scratch and streamed weights, live only while the operator runs.
     """
 
     name: str
@@ -26,7 +30,11 @@ class Operator:
 
 
 def transient_bytes(op: Operator, dying: Iterable[str], tensor_sizes: Mapping[str, int]) -> int:
-    """Bytes needed while `op` runs beyond those live before it; `dying` inputs may be overwritten in place."""
+    """Return the bytes needed while `op` runs, beyond those live before it.
+
+    `dying`: its inputs that nobody reads later. Those of `op.in_place` among them are overwritten by outputs, the largest
+    pairs first. Each input and each output shares bytes once, the bytes of the smaller of both.
+    """
     extra = op.workspace_bytes + sum(tensor_sizes[t] for t in op.outputs)
     free = set(dying)
     served: set[str] = set()

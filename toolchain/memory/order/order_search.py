@@ -1,4 +1,8 @@
-"""The order of operators with the smallest peak of live bytes."""
+"""Choose the order of operators with the smallest peak of live bytes, check graphs, and derive live ranges.
+
+`order_operators` is the entry. `live_ranges` makes buffers of an order for `place`.
+`toolchain/schedule/all_resident.py` orders a region's layers by it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ DEFAULT_EFFORT_STATES = 20_000
 
 @dataclass(frozen=True)
 class Order:
-    """An order of operator names to run them, and the certificate.
+    """A topological order of all operators, by name, and its certificate.
 
-    `peak_bytes`: most bytes live at once.
+    `peak_bytes`: most bytes live at once in this order.
     `bound_bytes`: no order needs fewer.
-    `proved`: they are equal.
-    `states`: search states used, the same on every machine.
+    `proved`: both are equal, so the order is optimal.
+    `states`: search states used; they depend on the input alone, not on the machine's speed.
     """
 
     order: tuple[str, ...]
@@ -37,11 +41,14 @@ def order_operators(
     graph_outputs: Iterable[str],
     effort_states: int = DEFAULT_EFFORT_STATES,
 ) -> Order:
-    """Return a topological order with the smallest peak. Raise InvalidGraph.
+    """Return a topological order with the smallest peak of live bytes, as far as the effort goes.
 
-    Graph inputs are live from the start to their last use.
+    The peak is never above that of `ready_order`, which keeps the given order where it can.
+    Graph inputs are live from the start to their last use, and not at all without one.
     Graph outputs stay to the end (so does an input that is listed among the outputs).
-    `tensor_sizes`: in bytes.
+    `tensor_sizes`: bytes of every tensor.
+    `effort_states`: states that the exact search expands before beam search takes over.
+    Raise InvalidGraph as `check_graph` does.
     """
     graph_inputs, graph_outputs = tuple(graph_inputs), tuple(graph_outputs)
     check_graph(operators, tensor_sizes, graph_inputs, graph_outputs)
@@ -62,7 +69,11 @@ def check_graph(
     graph_inputs: Sequence[str],
     graph_outputs: Sequence[str],
 ) -> None:
-    """Raises InvalidGraph with one sentence at the first fault."""
+    """Raise InvalidGraph, in one sentence, at the first fault of a graph; return nothing where it is sound.
+
+    Faults are names given twice, tensors with two producers, none or no size, negative sizes and wrong in-place pairs.
+    Cycles are faults too.
+    """
     producer_by_tensor = dict.fromkeys(graph_inputs, "the graph's inputs")
     names: set[str] = set()
     for op in operators:
@@ -100,7 +111,10 @@ def peak_of_order(
     graph_inputs: Iterable[str],
     graph_outputs: Iterable[str],
 ) -> int:
-    """Most bytes live at once when the operators run in this order. Independent of the search."""
+    """Return the most bytes live at once when the operators run in this order.
+
+    It is computed without the search, so that it can judge the search. `order`: names of all operators, topological.
+    """
     by_name = {op.name: op for op in operators}
     uses: dict[str, int] = {}
     for op in operators:
@@ -129,7 +143,12 @@ def live_ranges(
     graph_outputs: Iterable[str],
     alignment_bytes: int = 1,
 ) -> list[Buffer]:
-    """The buffers of an order, one step per operator, ready for `place`. In-place rights become `in_place_of`."""
+    """Return the buffers of an order for `place`: a step is one operator, numbered from 0.
+
+    There is a buffer for each tensor, of its name, and one for each workspace, as `OPERATOR.workspace`.
+    Graph inputs start at 0, graph outputs end behind the last step, and a tensor without a reader lives for one step.
+    An in-place pair becomes `in_place_of` where the operator is the input's last reader; each input is given away once.
+    """
     by_name = {op.name: op for op in operators}
     start = dict.fromkeys(graph_inputs, 0)
     end: dict[str, int] = dict.fromkeys(start, 1)
@@ -155,7 +174,10 @@ def live_ranges(
 
 
 def ready_order(operators: Sequence[Operator], graph_inputs: Iterable[str]) -> list[str]:
-    """A topological order that keeps the given one where it can. Raises InvalidGraph at a cycle."""
+    """Return the names in a topological order: always the first of the given operators that is ready.
+
+    Raise InvalidGraph at a cycle, with the operators in it or behind it.
+    """
     available = set(graph_inputs)
     waiting_for: dict[str, list[int]] = {}
     missing: list[int] = []

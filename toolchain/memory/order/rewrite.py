@@ -1,4 +1,7 @@
-"""Rewrites offered to the order search: operators that move no bytes disappear, and views take their place."""
+"""Rewrite a graph before its order is searched: operators that only move bytes go, and views take their place.
+
+A view is a tensor that lies inside another one. Callers choose the operators by name; nothing is recognized here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ from toolchain.memory.order.graph import InvalidGraph, Operator
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The graph after a rewrite. views: tensor -> (tensor it lies in, offset in bytes), for `Buffer.view_of`."""
+    """A graph after a rewrite; the given one is not changed.
+
+    `operators`: those left, reading what stands for the tensors that went; copies among them where a rewrite needs any.
+    `tensor_sizes`: bytes, of the tensors that went too.
+    `graph_outputs`: a renamed output is replaced by all that stands for it.
+    `views`: tensor -> (tensor it lies in, offset in bytes), for `Buffer.view_of`.
+    """
 
     operators: tuple[Operator, ...]
     tensor_sizes: Mapping[str, int]
@@ -22,7 +31,11 @@ class Rewritten:
 def drop_no_ops(
     operators: Sequence[Operator], tensor_sizes: Mapping[str, int], graph_outputs: Iterable[str], names: Iterable[str]
 ) -> Rewritten:
-    """Removes operators that hand their one input on unchanged (reshape, identity, a split into one)."""
+    """Remove operators that hand their one input on unchanged (reshape, identity, a split into one).
+
+    Readers of the output read the input instead, and the output is a view of it at offset 0.
+    `names`: the operators to remove. Raise InvalidGraph where one is unknown or has not one input and one output.
+    """
     remaining_ops = list(operators)
     renamed: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -38,7 +51,10 @@ def drop_no_ops(
 def split_by_view(
     operators: Sequence[Operator], tensor_sizes: Mapping[str, int], graph_outputs: Iterable[str], names: Iterable[str]
 ) -> Rewritten:
-    """Removes splits: their outputs are views into the input, one after another; users read the input itself."""
+    """Remove splits: their outputs are views of the first input, one behind another, and readers read that input itself.
+
+    `names`: the splits. Raise InvalidGraph where one is unknown, or its outputs have not together the bytes of the input.
+    """
     remaining_ops = list(operators)
     renamed: dict[str, tuple[str, ...]] = {}
     views: dict[str, tuple[str, int]] = {}
@@ -59,14 +75,14 @@ def concat_by_view(
     names: Iterable[str],
     scattered: bool = False,
 ) -> Rewritten:
-    """Remove concatenations: inputs are written straight into their place in the output; users read the parts.
+    """Remove concatenations: parts are written straight into their place in the output, and readers read the parts.
 
-    A tensor has one place.
-    The first concatenation in the list that wants it gets it, others get a copy made by a copy operator.
-    The parts need the output's bytes only from when each is made.
+    A tensor has one place: the first concatenation in `names` that wants it gets it.
+    A later one gets a copy, made by a new operator `NAME.copyK`.
+    The output's bytes are needed for each part only from when the part is made.
 
-    `scattered`: users can read parts that do not lie side by side: no copies are made.
-    Where a tensor is part of several concatenations, only the first has it in its place (`views`).
+    `scattered`: readers take parts that do not lie side by side. Then no copies are made, and only the first place is in `views`.
+    Raise InvalidGraph where an operator is unknown, or its inputs have not together the bytes of its output.
     """
     remaining_ops, sizes = list(operators), dict(tensor_sizes)
     renamed: dict[str, tuple[str, ...]] = {}
@@ -98,7 +114,10 @@ def _substitute_tensors(
     renamed: Mapping[str, tuple[str, ...]],
     views: Mapping[str, tuple[str, int]],
 ) -> Rewritten:
-    """Every use of a renamed tensor becomes a use of what stands for it; in-place pairs on it are given up."""
+    """Return the graph with every use of a renamed tensor replaced by uses of what stands for it.
+
+    In-place pairs on a tensor that several stand for are dropped.
+    """
     changed: list[Operator] = []
     for op in operators:
         inputs = tuple(dict.fromkeys(x for t in op.inputs for x in _expand(t, renamed)))
@@ -109,6 +128,7 @@ def _substitute_tensors(
 
 
 def _expand(tensor: str, renamed: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the tensors that stand for a tensor in the end, itself where it is not renamed."""
     if tensor not in renamed:
         return (tensor,)
     return tuple(x for t in renamed[tensor] for x in _expand(t, renamed))
@@ -126,6 +146,7 @@ def _offsets(tensors: Sequence[str], sizes: Mapping[str, int]) -> list[int]:
 
 
 def _check_bytes(op: Operator, outputs: Sequence[str], parts: Sequence[str], sizes: Mapping[str, int]) -> None:
+    """Raise InvalidGraph unless there is one output, and the parts have together as many bytes."""
     have, want = sum(sizes[t] for t in parts), sum(sizes[t] for t in outputs)
     if len(outputs) != 1 or have != want:
         raise InvalidGraph(f"operator {op.name}: its parts have {have} bytes, the whole {want}: no concat or split")

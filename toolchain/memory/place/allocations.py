@@ -1,6 +1,7 @@
-"""Buffers made ready to be placed: views joined with what they lie in, in-place rights taken or not.
+"""Turn checked buffers into allocations, the units that the placement search moves.
 
-An item is a rigid group of rectangles (time x bytes). Most items are one buffer, hence one rectangle.
+A view is joined with the buffer it lies in, and a buffer that takes another's place with that one, where that is legal.
+An allocation is therefore a rigid group of rectangles (time x bytes). Most are one buffer, hence one rectangle.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ Part = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Allocation:
-    """An allocation that is placed as one unit.
+    """A group of buffers that is placed as one unit, by its base: the address of its lowest byte.
 
-    base = remainder modulo alignment; low <= base; base + size <= high. `start`, `end` and `size_bytes` are the
-    hull's.
-    `members`: (name, offset from the base).
-    `parts`: the bytes they cover and when.
+    `start`, `end`, `size_bytes`: the hull of all its bytes, during the steps [start, end).
+    `alignment_bytes`: the base is a multiple of it, unless `fixed`.
+    `members`: (buffer, offset of its first byte from the base).
+    `parts`: (start, end, first byte, end byte), bytes from the base: rectangles in use, disjoint, none of them empty.
+    `low`, `high`: low <= base, base + size_bytes <= high; high None: no upper end.
+    `fixed`: the base is `low`.
+    `bank_bytes`: it does not cross a multiple of this (0: it may).
+    `must_not_share`: names of buffers with which it shares no bank while both are live.
     """
 
     start: int
@@ -40,11 +45,11 @@ class Allocation:
 
     @property
     def plain(self) -> bool:
-        """One rectangle that may lie anywhere its alignment allows."""
+        """Return whether it is one rectangle that may lie anywhere its alignment allows. Only those are stacked fast."""
         return len(self.parts) == 1 and not (self.low or self.fixed or self.bank_bytes) and self.high is None
 
     def lowest_base(self, address: int) -> int:
-        """The lowest address from `address` on that alignment, region and bank allow (its end is not looked at)."""
+        """Return the lowest base from `address` on that alignment, region and bank allow. `high` is not looked at."""
         if self.fixed:
             return max(address, self.low)
         at = max(address, self.low)
@@ -57,10 +62,13 @@ class Allocation:
 
 
 def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bool = True) -> list[Allocation]:
-    """Make items in the order of their first buffer. Buffers of no bytes are left out: any legal address will do.
+    """Return the allocations, in the order of their first buffer.
 
-    `take_rights`: in-place rights are taken, each where nothing else would be overlapped.
-    `legal`: False: taken everywhere, which gives no plan but a valid lower bound of every choice of rights.
+    Buffers of no bytes are left out: any legal address will do, which the caller gives them.
+    `by_name`: buffers that `check_buffers` has passed.
+    `take_rights`: each `in_place_of` is taken where nothing else would be overlapped.
+    `legal`: False takes all of them, legal or not: no plan, but a valid lower bound of every choice of rights.
+    Raise InvalidBuffers where joined buffers contradict one another in alignment, bank or fixed address.
     """
     if not any(b.view_of or b.in_place_of for b in by_name.values()):
         return [_single(b) for b in by_name.values() if b.size_bytes]
@@ -73,7 +81,7 @@ def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bo
 
 
 def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
-    """Return for each buffer its (shared) group: name -> offset from the group's root."""
+    """Return each buffer's group: name -> offset in bytes from the root. Buffers of one group share one dict."""
     groups: dict[str, dict[str, int]] = {}
     for name in by_name:
         path: list[str] = []
@@ -95,6 +103,7 @@ def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
 
 
 def _take_rights(groups: dict[str, dict[str, int]], by_name: Mapping[str, Buffer], legal: bool) -> None:
+    """Join groups in place, in the order of the buffers' starts: `groups` is changed."""
     rights = sorted((b for b in by_name.values() if b.in_place_of), key=lambda b: (b.start, b.name))
     for b in rights:
         old = by_name[b.in_place_of or ""]
@@ -110,8 +119,9 @@ def _take_rights(groups: dict[str, dict[str, int]], by_name: Mapping[str, Buffer
 
 
 def _may_join(ours: Mapping[str, int], theirs: Mapping[str, int], shift: int, b: Buffer, by_name: Mapping[str, Buffer]) -> bool:
-    """Return whether nothing of one group overlaps anything of the other, but for `b` and the buffer whose place it
-    takes.
+    """Return whether one group may move onto the other: only `b` and the buffer whose place it takes overlap.
+
+    `shift`: bytes added to the offsets of `ours`. Groups with fixed addresses, regions or banks are never joined.
     """
     members = [by_name[n] for n in (*ours, *theirs)]
     if any(m.fixed_address is not None or m.region is not None or m.bank_bytes for m in members):
@@ -130,6 +140,7 @@ def _may_join(ours: Mapping[str, int], theirs: Mapping[str, int], shift: int, b:
 
 
 def _single(b: Buffer) -> Allocation:
+    """Return the allocation of one buffer by itself."""
     item = Allocation(
         b.start,
         b.end,
@@ -149,6 +160,7 @@ def _single(b: Buffer) -> Allocation:
 
 
 def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> Allocation:
+    """Return the allocation of several buffers. `members`: (name, offset), from any zero."""
     if len(members) == 1 and members[0][1] == 0:
         return _single(by_name[members[0][0]])
     lowest = min(offset for _, offset in members)
@@ -186,7 +198,7 @@ def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> 
 
 
 def _merge_parts(item: Allocation) -> tuple[Part, ...]:
-    """The same bytes at the same steps, without overlaps: at each stretch of time the union of the bytes in use."""
+    """Return disjoint rectangles that cover the same bytes at the same steps."""
     times = sorted({t for p in item.parts for t in p[:2]})
     merged: list[Part] = []
     open_parts: dict[tuple[int, int], int] = {}  # (first byte, end byte) -> position in merged, while it lasts
@@ -204,6 +216,7 @@ def _merge_parts(item: Allocation) -> tuple[Part, ...]:
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of byte ranges as disjoint ranges, by rising address."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if out and low <= out[-1][1]:

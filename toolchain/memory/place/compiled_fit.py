@@ -1,4 +1,4 @@
-"""First fit for thousands of plain items: the same plans as `greedy.first_fit`, compiled where numba is installed."""
+"""Run first fit over thousands of plain items, compiled where numba is installed: the same plans as `greedy.first_fit`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ Ints = np.ndarray  # int64[...]
 
 
 class Fitter:
-    """Items as columns, prepared once for many orders. Items that are not plain go the slow way."""
+    """Items as columns, prepared once for many orders. Where one is not plain, `greedy.first_fit` does the work.
+
+    `plain`: whether all items are plain.
+    """
 
     def __init__(self, items: Sequence[Allocation], compiled: bool | None = None) -> None:
+        """Prepare the items. `compiled`: False: numpy only; None or True: numba where it is installed."""
         self.items = items
         self.plain = all(item.plain for item in items)
         fast = _compile_fit() if compiled is not False else None
@@ -27,9 +31,9 @@ class Fitter:
         self._columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
 
     def fit(self, order: Sequence[int] | Ints, fixed_bases: Mapping[int, int] | None = None) -> Ints:
-        """int64[n]: base of each item; those in `fixed_bases` keep theirs, the rest follow in this order.
+        """Return int64[n]: the base of each item in bytes. Those in `fixed_bases` keep theirs, the rest follow in this order.
 
-        Raises NoRoom where a bound item finds its place taken.
+        Raise NoRoom where an item that is fixed or in a region finds its place taken, which plain items never do.
         """
         fixed = dict(fixed_bases or {})
         if not self.plain:
@@ -44,7 +48,10 @@ class Fitter:
 
 
 def _fit_by_addresses(start: Any, end: Any, size: Any, align: Any, order: Any, n_fixed: int, bases: Any) -> None:
-    """Fills int64[n] bases; the first n_fixed of the order have theirs. What is placed is kept sorted by address."""
+    """Fill `bases`, int64[n], by first fit. What is placed is kept sorted by address; numba compiles this form.
+
+    `order`: all items; the first `n_fixed` of them have their bases already.
+    """
     n = len(order)
     starts = np.empty(n, np.int64)
     ends = np.empty(n, np.int64)
@@ -76,7 +83,7 @@ def _fit_by_addresses(start: Any, end: Any, size: Any, align: Any, order: Any, n
 
 
 def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints, n_fixed: int, bases: Ints) -> None:
-    """The same in numpy, a few operations on columns an item."""
+    """Fill `bases` as `_fit_by_addresses` does, in numpy: a few operations on columns an item."""
     starts, ends = start[order], end[order]
     lows, highs = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
     lows[:n_fixed] = bases[order[:n_fixed]]
@@ -96,5 +103,6 @@ def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints
 
 @cache
 def _compile_fit() -> Callable[..., None] | None:
+    """Return the compiled form of `_fit_by_addresses`, None without numba."""
     compiled = compiler()
     return None if compiled is None else compiled(_fit_by_addresses)

@@ -1,8 +1,8 @@
-"""Placement of thousands of items: the fullest sections by the decision search, the rest around them by first fit.
+"""Place thousands of allocations: the fullest sections by the decision search, the rest around them by first fit.
 
-Only few sections of a large instance come near its bound. The items live there, the core, are few enough to search;
-what lives elsewhere has room to spare. Where the rest finds none within the target, the sections in which it failed
-join the core. A core that cannot be placed proves that nothing can.
+Only few sections of a large instance come near its bound. The allocations that live there, the core, are few enough to search;
+those that live elsewhere have room to spare. Where first fit leaves some above the target, the sections in which they live
+join the core. A core that cannot be placed proves that nothing can. `placement` uses this above 3,000 allocations.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ STEPS = (2, 3, 5, 7, 9)  # steps down from the best plan: these shares (2^-k) of
 
 
 class CoreFirst:
-    """A large piece prepared once: its sections, their live bytes, its columns for first fit."""
+    """A large piece prepared once: its columns for first fit, its orders, and the best plan so far.
+
+    `plan`: changed by `run` and what it calls.
+    """
 
     def __init__(self, items: Sequence[Allocation], bound: int, effort: int) -> None:
+        """Prepare the items. `bound`: proved lower bound of the peak, in bytes. `effort`: nodes that may be used."""
         self.items = items
         self.effort = effort
         self.plan = Plan(None, bound)
@@ -41,7 +45,11 @@ class CoreFirst:
         self._cap = CAP_A_SEARCH
 
     def run(self, target: int, minimize: bool) -> Plan:
-        """The first plan within the target; where there is none and `minimize`, the smallest peak found."""
+        """Return the first plan within `target` bytes; where there is none, the best known.
+
+        `minimize`: also try targets between plan and target, while effort is left.
+        The plan's `bases` are None where no order places all items, and its bound is raised where a core was refuted.
+        """
         for order in self._orders:
             self._offer(self._fit(order, {}))
             if self.peak <= target or 4 * self.plan.nodes >= self.effort:
@@ -57,17 +65,18 @@ class CoreFirst:
         return self.plan
 
     def _lasts(self, target: int) -> bool:
-        """There is something left to gain, and effort left."""
+        """Return whether there is something left to gain, and effort left."""
         return self.plan.nodes < self.effort and self.peak > max(target, self.plan.bound_bytes)
 
     def _step_down(self, target: int) -> bool:
-        """Tries targets below the best plan, coarse steps first, windows before cores. True at the first success."""
+        """Try targets below the best plan, coarse steps first, windows before cores. Return True at the first success."""
         peak, floor = self.peak, max(target, self.plan.bound_bytes)
         goals = [peak - (peak - floor >> k) for k in STEPS]
         goals = [goal for goal in goals if floor < goal < peak] + [floor]
         return any(self._by_windows(goal) for goal in goals) or any(self._decide(goal) for goal in goals[:2])
 
     def _by_windows(self, target: int) -> bool:
+        """Return whether windows bring the best plan below the target; an improved plan is kept in any case."""
         if self.plan.bases is None or not self._fitter.plain or not self._lasts(target):
             return False
         bases, remaining_nodes = np.array(self.plan.bases, dtype=np.int64), self.effort - self.plan.nodes
@@ -78,17 +87,22 @@ class CoreFirst:
 
     @property
     def peak(self) -> int:
-        """Return the peak of the best plan, a value above every peak where there is none."""
+        """Return the peak of the best plan in bytes, a value above every peak where there is none."""
         return self._peak_of(np.array(self.plan.bases)) if self.plan.bases is not None else 1 << 62
 
     def _peak_of(self, bases: np.ndarray) -> int:
         return int((bases + self._columns.size).max())
 
     def _offer(self, bases: np.ndarray | None) -> None:
+        """Keep the plan of these bases where it is the best so far. None: no plan."""
         if bases is not None and self._peak_of(bases) < self.peak:
             self.plan.bases = bases.tolist()
 
     def _fit(self, order: np.ndarray, fixed: Mapping[int, int]) -> np.ndarray | None:
+        """Return the bases by first fit in this order, None where that fails; its time is counted as nodes.
+
+        `fixed`: item -> base, for those that keep theirs.
+        """
         self.plan.nodes += len(order) ** 2 // PAIRS_A_NODE + 1
         try:
             return self._fitter.fit(order, fixed)
@@ -96,7 +110,7 @@ class CoreFirst:
             return None
 
     def _decide(self, target: int) -> bool:
-        """True where a plan within the target is found. Raises the bound where there is none."""
+        """Return whether a plan within the target is found, which is then kept. Raise the bound where there is none."""
         until = min(self.effort, self.plan.nodes + self.effort // 8)
         for most in CORE_ITEMS:
             core = self._fullest(most)
@@ -115,7 +129,7 @@ class CoreFirst:
         return False
 
     def _fullest(self, most: int) -> np.ndarray:
-        """Items of the fullest sections, as many sections as have together at most so many items."""
+        """Return the items of the fullest sections: as many sections as have together at most `most` items."""
         chosen = np.zeros(len(self.items), dtype=bool)
         for section in np.argsort(-self._columns.live_bytes, kind="stable"):
             grown = chosen | self._columns.live_in(section, section + 1)
@@ -125,7 +139,7 @@ class CoreFirst:
         return np.nonzero(chosen)[0]
 
     def _live_at(self, failing: np.ndarray) -> np.ndarray:
-        """Items live at the fullest section of each failing one."""
+        """Return the items live at the fullest section of each failing one."""
         chosen = np.zeros(len(self.items), dtype=bool)
         for n in failing:
             section = self._columns.fullest_section(n)
@@ -133,6 +147,10 @@ class CoreFirst:
         return np.nonzero(chosen)[0]
 
     def _place_core(self, core: np.ndarray, target: int) -> dict[int, int] | None:
+        """Return item -> base of a core placed within the target; None where it is refuted or the effort ends.
+
+        A refuted core raises the plan's bound.
+        """
         places: list[int] = core.tolist()
         decider = Decider([self.items[n] for n in places])
         weight = 1 + len(core) // CORE_A_NODE
@@ -146,7 +164,7 @@ class CoreFirst:
         return dict(zip(places, verdict.bases))
 
     def _fit_rest(self, core: Mapping[int, int], target: int) -> np.ndarray:
-        """Offers the best plan around the core; returns the items above the target in it (none: success)."""
+        """Keep the best plan around the placed core. Return the items above the target in it; none: success."""
         fewest = np.array(sorted(core), dtype=np.int64)
         for order in self._orders:
             for _ in range(1 + BUMPS):
@@ -168,7 +186,10 @@ class CoreFirst:
 
 
 def large_orders(items: Sequence[Allocation]) -> list[np.ndarray]:
-    """Orders for first fit, best first by experience; bound items lead. Ties matter: equal sizes go by start."""
+    """Return orders for first fit, int64[n] each, best first by experience.
+
+    Fixed items and those in regions lead. Ties matter: equal sizes go by start.
+    """
     start = np.array([item.start for item in items])
     end = np.array([item.end for item in items])
     size = np.array([item.size_bytes for item in items], dtype=np.int64)
@@ -179,6 +200,7 @@ def large_orders(items: Sequence[Allocation]) -> list[np.ndarray]:
 
 
 def _keys(start: np.ndarray, end: np.ndarray, size: np.ndarray, life: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the sort keys of each order, the most important first."""
     yield (-size, start)
     yield (-size, -life, start)
     yield (-size, -end)

@@ -1,6 +1,7 @@
-"""Greedy placement: items one by one, each at the lowest address that is free for its whole life.
+"""Place allocations one by one without search, each at the lowest address that is free for its whole life.
 
-`skyline` is the fastest: each item lies on top of all that lies below it. It is good enough where there is room.
+`first_fit` takes any allocations in a given order; `placement` tries the orders of `orders` before it searches.
+`skyline` is the fastest and takes plain ones only: each lies on top of all that was placed before at the same time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ FEW = 500  # parts up to which lists are faster than columns
 
 
 class NoRoom(Exception):
-    """A bound item (fixed, or in a region) found no room in this order, or one none below the limit."""
+    """Placing in this order failed: an allocation does not fit its fixed address, its region, or below the limit.
+
+    The message is the name of its first buffer.
+    """
 
 
 def orders(items: Sequence[Allocation]) -> Iterator[list[int]]:
-    """Orders worth trying, best first by experience: bound items lead; then by size, area, life, and start."""
+    """Yield orders for `first_fit` as indices, best first by experience.
+
+    Allocations that are fixed or in a region lead. Then come the largest sizes, areas or lives, or the earliest starts.
+    """
     keys: list[Callable[[Allocation], tuple[int, int, int]]] = [
         lambda i: (-i.size_bytes, i.start - i.end, i.start),
         lambda i: (-i.size_bytes * (i.end - i.start), -i.size_bytes, i.start),
@@ -38,8 +45,12 @@ def orders(items: Sequence[Allocation]) -> Iterator[list[int]]:
 def first_fit(
     items: Sequence[Allocation], order: Sequence[int], fixed_bases: dict[int, int] | None = None, limit: float = math.inf
 ) -> list[int]:
-    """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken, or one would
-    not end below the limit."""
+    """Return the base of each allocation.
+
+    `order`: indices; those in `fixed_bases` keep the bases given there and are placed first, unchecked.
+    `limit`: the plan must end below it.
+    Raise NoRoom where an allocation finds its place taken, ends above its region, or does not end below the limit.
+    """
     fixed_bases = fixed_bases or {}
     bases = [0] * len(items)
     parts = sum(len(item.parts) for item in items)
@@ -62,12 +73,12 @@ def first_fit(
 
 
 def peak_of(items: Sequence[Allocation], bases: Sequence[int]) -> int:
-    """The highest address in use."""
+    """Return the highest address in use, one past the last byte; 0 without allocations."""
     return max((base + item.size_bytes for item, base in zip(items, bases)), default=0)
 
 
 class _Few:
-    """Parts placed so far by rising first byte: that, end byte, start, end. Without banks."""
+    """The parts placed so far, a list by rising address: (first byte, end byte, start, end). It knows no banks."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, int, int, int]] = []
@@ -77,7 +88,7 @@ class _Few:
             insort(self.parts, (base + low, base + high, start, end))
 
     def lowest(self, items: Sequence[Allocation], item: Allocation) -> int:
-        """Base with which the item touches nothing that is placed."""
+        """Return the lowest base at which the allocation touches nothing that is placed."""
         if not item.plain:
             return _lowest(item, sorted(self._forbidden(item)))
         base, size, start, end, align = 0, item.size_bytes, item.start, item.end, item.alignment_bytes
@@ -90,7 +101,7 @@ class _Few:
         return base
 
     def _forbidden(self, item: Allocation) -> Iterator[tuple[int, int]]:
-        """Open intervals (low, high) that the base must not lie in."""
+        """Yield open intervals (low, high) that the base must not lie in."""
         for start, end, first, last in item.parts:
             for low, high, begins, ends in self.parts:
                 if begins < end and ends > start:
@@ -98,7 +109,7 @@ class _Few:
 
 
 class _Many:
-    """Parts placed so far, as columns: start, end, first byte, end byte, item."""
+    """The parts placed so far, as columns: start, end, first byte, end byte, allocation. It heeds banks where `banked`."""
 
     def __init__(self, room: int, banked: bool) -> None:
         self.banked = banked
@@ -111,11 +122,11 @@ class _Many:
             self.n += 1
 
     def lowest(self, items: Sequence[Allocation], item: Allocation) -> int:
-        """Base with which the item touches nothing that is placed."""
+        """Return the lowest base at which the allocation touches nothing that is placed."""
         return _lowest(item, sorted(self._forbidden(items, item)))
 
     def _forbidden(self, items: Sequence[Allocation], item: Allocation) -> list[tuple[int, int]]:
-        """Open intervals (low, high) that the base must not lie in."""
+        """Return open intervals (low, high) that the base must not lie in."""
         out: list[tuple[int, int]] = []
         starts, ends, lows, highs, _ = self.columns[:, : self.n]
         for start, end, first, last in item.parts:
@@ -131,9 +142,9 @@ class _Many:
 
 
 def _lowest(item: Allocation, forbidden: Iterable[tuple[int, int]]) -> int:
-    """Return the lowest base.
+    """Return the lowest base outside all forbidden intervals that the allocation's own conditions allow.
 
-    `forbidden`: open intervals (low, high) that the base must not lie in, by rising low.
+    `forbidden`: open intervals (low, high), by rising low.
     """
     base = item.lowest_base(0)
     for low, high in forbidden:
@@ -145,7 +156,7 @@ def _lowest(item: Allocation, forbidden: Iterable[tuple[int, int]]) -> int:
 
 
 def bank_between(a: Allocation, b: Allocation) -> int:
-    """The bank size that keeps two items apart, 0 where nothing does."""
+    """Return the size in bytes of the banks of which two allocations may share none; 0 where nothing keeps them apart."""
     if any(name in a.must_not_share for name, _ in b.members):
         return a.bank_bytes
     if any(name in b.must_not_share for name, _ in a.members):
@@ -154,7 +165,10 @@ def bank_between(a: Allocation, b: Allocation) -> int:
 
 
 def skyline(items: Sequence[Allocation], limit_bytes: int) -> list[int] | None:
-    """A plan with peak <= limit_bytes, or None where none of a few orders gives one. Plain items only."""
+    """Return the bases of a plan that ends at `limit_bytes` or below, or None where neither of two orders gives one.
+
+    The orders are by falling life and by falling size. The allocations must be plain.
+    """
     first, last, sections = sections_of(items)
     spans = [last[n] - first[n] for n in range(len(items))]
     sizes = [item.size_bytes for item in items]
@@ -173,6 +187,7 @@ def _stack(
     order: Sequence[int],
     limit_bytes: int,
 ) -> list[int] | None:
+    """Return the bases when each allocation lies on all placed before it that share a section; None above the limit."""
     heights = [0] * sections
     bases = [0] * len(items)
     for n in order:

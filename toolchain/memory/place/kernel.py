@@ -1,5 +1,6 @@
 """Decide by search whether there is a placement within the target: depth first over canonical placements.
 
+`decide` is the entry; `search.Decider` calls it with a problem and fresh scratch (`problem.Problem`, `problem.SearchState`).
 The code is in the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the
 same plan.
 It is one file, because numba's cache of `decide` sees changes of this file alone.
@@ -10,7 +11,7 @@ Of two items of equal life that touch, the larger lies below.
 Items are placed bottom up: everything placed later lies above what it overlaps.
 
 A node picks a section and asks which item lies at its lowest reachable address.
-It tries each item that may, then none: these items are flagged until something placed later lifts them.
+It tries each item that may, then none: these items are flagged (left behind) until something placed later lifts them.
 If another item could still slip under a candidate, the question moves to that item's lowest section first.
 So heights fall and the questions end at a local minimum.
 The choice is local, so the section can be the one that matters most (see `_pick_section`), not the globally
@@ -22,6 +23,9 @@ with release dates.
 The lowest address of the k-th plus the sizes from it on must be <= target.
 The remaining items split into pieces where no item crosses.
 A piece that cannot be placed refutes the choice that made it, whatever the other pieces hold.
+
+In all functions `p` is the problem, which is only read, and `w` the scratch, which is changed.
+A piece is `items` entries of `w.pool` from `at` on. A frame, an open node, is FRAME numbers of `w.frames` from `f` on.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     # as Python runs it; numba has int64 arrays in their place
     Ints = list[int]
     Items = Problem[Ints]
-    Work = SearchState[Ints]
+    State = SearchState[Ints]
     Column = NDArray[np.int64]
 
 PLACED, REFUTED, UNKNOWN = 1, 0, -1
@@ -58,8 +62,13 @@ COMPILED = (
 )
 
 
-def decide(p: Items, w: Work, target: int, node_limit: int, rule: int, order: int) -> tuple[int, int]:
-    """(FOUND | REFUTED | UNKNOWN, nodes used). Fills w.address when found. Target in units; w.top is set by the caller."""
+def decide(p: Items, w: State, target: int, node_limit: int, rule: int, order: int) -> tuple[int, int]:
+    """Return (PLACED, REFUTED or UNKNOWN, nodes used).
+
+    PLACED: `w.address` holds a plan, in units. UNKNOWN: `node_limit` was reached, or the scratch is full.
+    `target`: in units, no item may end above it; the caller has filled `w.top` by it.
+    `rule`: how a node picks its section, LOWEST to TIGHT_FAILING. `order`: how it orders candidates, BY_RANK to BY_WASTE.
+    """
     if not _start(p, w, target):
         return REFUTED, 0
     n_frames = 0
@@ -109,7 +118,8 @@ def decide(p: Items, w: Work, target: int, node_limit: int, rule: int, order: in
     return PLACED, nodes
 
 
-def _start(p: Items, w: Work, target: int) -> bool:
+def _start(p: Items, w: State, target: int) -> bool:
+    """Set up the scratch with all items as one piece. Return whether each item and each section fits by itself."""
     for s in range(p.n_sections):
         w.rem[s] = 0
         w.weight[s] = 1
@@ -136,8 +146,8 @@ def _start(p: Items, w: Work, target: int) -> bool:
     return True
 
 
-def _full(p: Items, w: Work, n_frames: int) -> bool:
-    """The scratch might not hold one more node."""
+def _full(p: Items, w: State, n_frames: int) -> bool:
+    """Return whether the scratch might not hold one more node."""
     return (
         w.counts[POOL] + 3 * p.n + 10 > len(w.pool)
         or FRAME * (n_frames + 2) > len(w.frames)
@@ -146,10 +156,10 @@ def _full(p: Items, w: Work, n_frames: int) -> bool:
     )
 
 
-def _lift(p: Items, w: Work, at: int, items: int) -> int:
-    """w.eff: the lowest address each item can still have. Those left behind must rest on an item placed later.
+def _lift(p: Items, w: State, at: int, items: int) -> int:
+    """Set `w.eff` of a piece: the lowest address each item can still have.
 
-    Returns a section that cannot be filled, or -1.
+    Items left behind must rest on one that is placed later. Return a section that cannot be filled, or -1.
     """
     eff, raw, flag, pool, top = w.eff, w.raw, w.flag, w.pool, w.top
     change = False
@@ -182,8 +192,11 @@ def _lift(p: Items, w: Work, at: int, items: int) -> int:
     return -1
 
 
-def _bound(p: Items, w: Work, at: int, items: int, target: int) -> int:
-    """Sorts the piece by falling eff; w.floor: the lowest eff of each section. Returns a section too full, or -1."""
+def _bound(p: Items, w: State, at: int, items: int, target: int) -> int:
+    """Sort the piece by falling `eff`, and set `w.floor`: the lowest `eff` of each section.
+
+    Return a section whose items are too many for the target, or -1.
+    """
     first, last, size, eff, load, floor = p.first, p.last, p.size, w.eff, w.load, w.floor
     _fall(w.pool, at, items, eff)
     piece = w.pool[at : at + items]
@@ -216,18 +229,19 @@ def _bound(p: Items, w: Work, at: int, items: int, target: int) -> int:
 
 
 def _fall(pool: Ints, at: int, items: int, eff: Ints) -> None:
-    """Sorts by falling eff; what is equal stays in order."""
+    """Sort the items by falling `eff`; what is equal stays in order."""
     pool[at : at + items] = sorted(pool[at : at + items], key=eff.__getitem__, reverse=True)
 
 
 def _pile(load: Ints, low: int, high: int, size: int) -> int:
-    """Adds to load[low:high], of at least one section. Returns the largest sum there."""
+    """Add `size` to load[low:high], of at least one section. Return the largest sum there."""
     row = [units + size for units in load[low:high]]
     load[low:high] = row
     return max(row)
 
 
 def _level(floor: Ints, low: int, high: int, address: int) -> None:
+    """Set floor[low:high] to `address`."""
     floor[low:high] = [address] * (high - low)
 
 
@@ -249,6 +263,7 @@ def fall_array(pool: Column, at: int, items: int, eff: Column) -> None:
 
 
 def pile_array(load: Column, low: int, high: int, size: int) -> int:
+    """Do what `_pile` does, for numba."""
     row = load[low:high]
     most = 0
     for s in range(len(row)):
@@ -259,11 +274,12 @@ def pile_array(load: Column, low: int, high: int, size: int) -> int:
 
 
 def level_array(floor: Column, low: int, high: int, address: int) -> None:
+    """Do what `_level` does, for numba."""
     floor[low:high] = address
 
 
-def _pick_section(p: Items, w: Work, low_s: int, high_s: int, target: int, rule: int) -> int:
-    """The section that matters most by the rule. Weights count the failures a section was part of."""
+def _pick_section(p: Items, w: State, low_s: int, high_s: int, target: int, rule: int) -> int:
+    """Return the section that matters most by the rule. Weights count the failures that a section was part of."""
     rem, floor, weight = w.rem, w.floor, w.weight
     best = -1
     best_score = 0.0
@@ -287,8 +303,11 @@ def _pick_section(p: Items, w: Work, low_s: int, high_s: int, target: int, rule:
     return best
 
 
-def _gather(p: Items, w: Work, at: int, items: int, s: int, c_at: int) -> tuple[int, int]:
-    """Puts the items that may lie at the floor of section s into the pool. Returns (how many, one left behind or -1)."""
+def _gather(p: Items, w: State, at: int, items: int, s: int, c_at: int) -> tuple[int, int]:
+    """Put the items that may lie at the floor of section s into the pool, from c_at on.
+
+    Return (how many, one left behind at that floor or -1).
+    """
     first, last, eff, pool, lowest = p.first, p.last, w.eff, w.pool, w.floor[s]
     n = 0
     lifted = -1
@@ -302,8 +321,11 @@ def _gather(p: Items, w: Work, at: int, items: int, s: int, c_at: int) -> tuple[
     return n, lifted
 
 
-def _slips_under(p: Items, w: Work, c_at: int, n: int, lifted: int, h: int) -> int:
-    """An item that may come to lie under a candidate at height h, or under the lifted one where n = 0; or -1."""
+def _slips_under(p: Items, w: State, c_at: int, n: int, lifted: int, h: int) -> int:
+    """Return an item that may come to lie under a candidate at height h, or -1.
+
+    Where n = 0 the candidate is `lifted`, an item left behind. The n candidates are in the pool from c_at on.
+    """
     address, eff, size, ov_item = w.address, w.eff, p.size, p.ov_item
     if n == 0:
         down = -1
@@ -319,8 +341,8 @@ def _slips_under(p: Items, w: Work, c_at: int, n: int, lifted: int, h: int) -> i
     return -1
 
 
-def _settle_section(p: Items, w: Work, at: int, items: int, s: int, c_at: int) -> tuple[int, int]:
-    """Move from section s down to one where nothing slips under its candidates. Returns (section, candidates)."""
+def _settle_section(p: Items, w: State, at: int, items: int, s: int, c_at: int) -> tuple[int, int]:
+    """Move from section s down to one where nothing slips under its candidates. Return (section, candidates)."""
     while True:
         n, lifted = _gather(p, w, at, items, s, c_at)
         down = _slips_under(p, w, c_at, n, lifted, w.floor[s])
@@ -332,8 +354,11 @@ def _settle_section(p: Items, w: Work, at: int, items: int, s: int, c_at: int) -
                 s = x
 
 
-def _sort_values(p: Items, w: Work, c_at: int, n: int, h: int, target: int, order: int) -> None:
-    """Candidates best first: by need (fullest section, then longest), or by the gaps they close off; then by rank."""
+def _sort_values(p: Items, w: State, c_at: int, n: int, h: int, target: int, order: int) -> None:
+    """Sort the n candidates, in the pool from c_at on, best first by the order; what is equal goes by rank.
+
+    BY_NEED: fullest section, then longest life. BY_WASTE: fewest gaps closed off below h.
+    """
     for m in range(c_at, c_at + n):
         i = w.pool[m]
         value = 0
@@ -355,8 +380,8 @@ def _sort_values(p: Items, w: Work, c_at: int, n: int, h: int, target: int, orde
         w.pool[k] = i
 
 
-def _drop_symmetric(p: Items, w: Work, c_at: int, n: int, h: int) -> None:
-    """Marks (as -1 - item) the candidates that a canonical plan does not have here; they still count as left behind."""
+def _drop_symmetric(p: Items, w: State, c_at: int, n: int, h: int) -> None:
+    """Mark, as -1 - item, the candidates that a canonical plan does not have at height h; they still count as left behind."""
     for m in range(c_at, c_at + n):
         i = w.pool[m]
         t = p.twin[i]
@@ -369,7 +394,7 @@ def _drop_symmetric(p: Items, w: Work, c_at: int, n: int, h: int) -> None:
             w.pool[m] = -1 - i
 
 
-def _leaves_gap(p: Items, w: Work, i: int) -> bool:
+def _leaves_gap(p: Items, w: State, i: int) -> bool:
     """Return whether the item was left behind at an address where it would still fit."""
     if w.flag[i] < 0:
         return False
@@ -387,8 +412,12 @@ def _leaves_gap(p: Items, w: Work, i: int) -> bool:
 
 
 def _branch(
-    p: Items, w: Work, at: int, items: int, parent: int, head: int, n_frames: int, target: int, rule: int, order: int
+    p: Items, w: State, at: int, items: int, parent: int, head: int, n_frames: int, target: int, rule: int, order: int
 ) -> None:
+    """Open frame `n_frames` for a piece: pick its section and gather its candidates.
+
+    `parent`: the frame whose choice made the piece. `head`: the piece that is worked on after it.
+    """
     first, last = p.first, p.last
     low_s = p.n_sections
     high_s = 0
@@ -415,8 +444,11 @@ def _branch(
     w.frames[f + 9] = w.counts[PENDINGS]
 
 
-def _undo(p: Items, w: Work, f: int) -> None:
-    """Back to the state in which frame f was opened. Trail: item, old raw | -1 - item | -1 - n - item, old flag."""
+def _undo(p: Items, w: State, f: int) -> None:
+    """Go back to the state in which frame f was opened.
+
+    The trail has pairs: (item, old raw), (-1 - item, unused) for one placed, (-1 - n - item, old flag).
+    """
     k = w.counts[TRAIL]
     while k > w.frames[f + 7]:
         k -= 1
@@ -436,7 +468,8 @@ def _undo(p: Items, w: Work, f: int) -> None:
     w.counts[PENDINGS] = w.frames[f + 9]
 
 
-def _leave_behind(p: Items, w: Work, f: int) -> None:
+def _leave_behind(p: Items, w: State, f: int) -> None:
+    """Leave all candidates of frame f behind: none of them lies at its present address."""
     k = w.counts[TRAIL]
     for m in range(w.frames[f + 2], w.frames[f + 2] + w.frames[f + 3]):
         i = w.pool[m]
@@ -449,8 +482,8 @@ def _leave_behind(p: Items, w: Work, f: int) -> None:
     w.counts[TRAIL] = k
 
 
-def _place(p: Items, w: Work, b: int) -> int:
-    """Places item b at its lowest address and raises what it overlaps. Returns a section that fails, or -1."""
+def _place(p: Items, w: State, b: int) -> int:
+    """Place item b at its lowest address and raise what it overlaps. Return a section that fails, or -1."""
     k = w.counts[TRAIL]
     w.address[b] = w.raw[b]
     w.trail[2 * k] = -1 - b
@@ -485,8 +518,8 @@ def _place(p: Items, w: Work, b: int) -> int:
     return fail
 
 
-def _split(p: Items, w: Work, f: int, parent: int) -> None:
-    """Opens the pieces that are left of frame f's piece; the next to be worked on is the last in time."""
+def _split(p: Items, w: State, f: int, parent: int) -> None:
+    """Open the pieces that are left of frame f's piece; the next to be worked on is the last in time."""
     at = w.frames[f]
     items = w.frames[f + 1]
     first, last, address, pool, cross = p.first, p.last, w.address, w.pool, w.cross

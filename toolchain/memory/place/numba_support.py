@@ -1,4 +1,4 @@
-"""numba, where the extra `fast` is installed and works; without it everything runs, slower."""
+"""Load numba where the extra `fast` is installed and works; without it the same code runs, slower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 @cache
 def compiler() -> Callable[[Callable[..., Any]], Any] | None:
-    """Compiles a function on its first call; None where numba is not installed or refuses the installed numpy."""
+    """Return a decorator that compiles a function on its first call, or None.
+
+    None: numba is not installed or refuses the installed numpy. Compiled code is cached on disk where a folder can be written.
+    """
     try:
         import numba  # pyright: ignore[reportMissingModuleSource]
     except ImportError:

@@ -1,4 +1,8 @@
-"""Placement: normalise, greedy orders, then the decision search against targets; a plan with its certificate."""
+"""Give buffers their addresses, with a certificate: greedy orders first, then the decision search against targets.
+
+`place` is the entry of the package. Time is cut into pieces that no buffer crosses, and each piece is placed by itself.
+A piece of more than SEARCH_ALLOCATIONS allocations goes to `core_first`.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ SHARES = (48, 22, 9, 35, 15, 6, 27, 41, 12, 19, 7, 31, 2)
 
 
 def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_nodes: int = DEFAULT_EFFORT_NODES) -> Placement:
-    """Return addresses for all buffers. Raise InvalidBuffers, or DoesNotFit where no plan within the capacity was
-    found.
+    """Return addresses for all buffers and the certificate of their peak.
 
     `capacity_bytes`: the first plan found within it is returned (packing). None: the smallest peak found.
     `effort_nodes`: how long to search, in nodes; the answer depends on it and on nothing else.
-    With 0 the search is greedy only, and there is no search at all where the bound is beyond the capacity.
+    With 0 the search is greedy only. Where the bound is beyond the capacity, and the effort 0, nothing is tried at all.
+    Raise InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
     """
     by_name = check_buffers(buffers)
     items = make_allocations(by_name, take_rights=True)
@@ -53,7 +57,10 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
 
 
 def lower_bound(items: Sequence[Allocation]) -> int:
-    """The largest sum of live bytes over all steps; all but one of the live are counted up to their alignment."""
+    """Return the largest sum of live bytes over all steps, which no plan's peak is below.
+
+    Where all alignments are multiples of one, all but one of the live are counted up to it. Fixed and bound addresses count, too.
+    """
     changes: dict[int, int] = {}
     grain = min((item.alignment_bytes for item in items), default=1)
     same_grain = grain > 1 and all(item.alignment_bytes % grain == 0 for item in items)
@@ -74,7 +81,12 @@ def lower_bound(items: Sequence[Allocation]) -> int:
 
 
 def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None, effort: int) -> Plan:
-    """Pieces of time that no item crosses, the fullest first; the peak of one is the target of the next."""
+    """Return the plan of all items, piece by piece, the fullest first; the peak of one is the target of the next.
+
+    A piece is a stretch of time that no item crosses. `bound`: lower bound of the whole, in bytes.
+    `capacity`: as in `place`. `effort`: nodes for all pieces together.
+    The plan's `bases` are None where some piece has no plan.
+    """
     pieces = [(lower_bound([items[n] for n in piece]), piece) for piece in _pieces(items)]
     pieces.sort(key=lambda piece: (-piece[0], piece[1]))
     bases = [0] * len(items)
@@ -98,6 +110,7 @@ def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None,
 
 
 def _pieces(items: Sequence[Allocation]) -> list[list[int]]:
+    """Return the items of each stretch of time that no item crosses, by rising start."""
     pieces: list[list[int]] = []
     until = None
     for n in sorted(range(len(items)), key=lambda n: (items[n].start, n)):
@@ -110,6 +123,7 @@ def _pieces(items: Sequence[Allocation]) -> list[list[int]]:
 
 
 def _greedy(items: Sequence[Allocation], target: int) -> list[int] | None:
+    """Return the bases of the best greedy plan, the first with a peak of at most `target`; None where no order works."""
     best, peak = None, math.inf
     for order in orders(items):
         try:
@@ -123,6 +137,10 @@ def _greedy(items: Sequence[Allocation], target: int) -> list[int] | None:
 
 
 def _pack(items: Sequence[Allocation], bound: int, capacity: int, effort: int) -> Plan:
+    """Return the first plan of a piece within the capacity, or the best known that exceeds it.
+
+    `bases` are None where there is none. A refuted capacity raises the bound.
+    """
     if bound > capacity and not effort:
         return Plan(None, bound)
     if len(items) > SEARCH_ALLOCATIONS:
@@ -142,8 +160,9 @@ def _pack(items: Sequence[Allocation], bound: int, capacity: int, effort: int) -
 
 
 def _minimize(items: Sequence[Allocation], bound: int, target: int, effort: int) -> Plan:
-    """Decides at the target first; then goes down from the best plan.
+    """Return the plan of a piece with the smallest peak found. A peak of `target` is as good as any below it.
 
+    The search decides at the target first and then goes down from the best plan.
     Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
     """
     if len(items) > SEARCH_ALLOCATIONS:
@@ -163,11 +182,11 @@ def _minimize(items: Sequence[Allocation], bound: int, target: int, effort: int)
 
 
 def _go_down(plan: Plan, decider: Decider, target: int, effort: int) -> None:
-    """Lower the plan and raise its bound until they meet, or the effort is used up.
+    """Lower the plan and raise its bound, in place, until they meet or the effort is used up.
 
     There are many short searches, each by another strategy and for another target between plan and bound.
     One in a few hundred finds a plan far below, nearly without backtracking.
-    Every other one is a jittered form of the last successful one.
+    Every other one is a jittered form of a strategy that found a plan before.
     An eighth of the nodes goes to long searches, at the bound and just below the plan, which also prove.
     """
     began, deep_nodes = plan.nodes, 0
@@ -199,7 +218,7 @@ def _go_down(plan: Plan, decider: Decider, target: int, effort: int) -> None:
 
 
 def _try(plan: Plan, decider: Decider, target: int, nodes: int) -> bool:
-    """One decision; improves the plan or its bound. True where a plan within the target is known."""
+    """Decide once; improve the plan or its bound, in place. Return whether a plan within the target is known."""
     if plan.bases is not None and peak_of(decider.items, plan.bases) <= target:
         return True
     if plan.bound_bytes > target:
@@ -208,6 +227,7 @@ def _try(plan: Plan, decider: Decider, target: int, nodes: int) -> bool:
 
 
 def _take(plan: Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
+    """Take a verdict at a target into the plan, in place: its nodes, bases and bound. Return whether it has bases."""
     plan.nodes += verdict.nodes
     if verdict.refuted:
         plan.bound_bytes = max(plan.bound_bytes, decider.next_peak(target))
@@ -218,6 +238,10 @@ def _take(plan: Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
 
 
 def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Allocation], bases: Sequence[int]) -> dict[str, int]:
+    """Return the address of each buffer by name, in the order of `by_name`.
+
+    Buffers of no bytes are no items: they lie at their fixed address, in their view, or at the lowest legal address.
+    """
     at = {name: base + offset for item, base in zip(items, bases) for name, offset in item.members}
     for name, b in by_name.items():  # those of no bytes
         if name not in at:

@@ -1,4 +1,8 @@
-"""Items as arrays for the decision search: addresses in units, time in sections, items numbered by rank."""
+"""Prepare allocations as number columns for the decision search (`kernel`).
+
+Addresses are counted in units of `unit_of` bytes, time in sections, and allocations are numbered by their rank.
+A section is a stretch of steps with one live set that no other stretch's live set contains.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,17 @@ _Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 class Problem(NamedTuple, Generic[Ints]):
-    """An input of the search. Arrays over items, unless said otherwise.
+    """An input of the search that the search does not change. Columns have one entry for each item, unless said otherwise.
 
+    An item is an allocation, numbered by rank.
+
+    `n`, `n_sections`: numbers of items and of sections.
     `first`, `last`: the item lives in sections [first, last).
-    `size`, `align`, `bank`, `low`: in units; low is legal by itself; bank 0: none.
-    `ov_*`: items it overlaps in time, item i at [ov_ptr[i], ov_ptr[i + 1]), with the bank that they must not
-    share.
-    `same_*`: other items of the same life.
-    `twin`: the equal item that goes first, or -1.
+    `size`, `align`, `bank`, `low`: in units; `low` is the lowest address, legal by itself; bank 0: none.
+    `ov_ptr`, `ov_item`: items that overlap item i in time are ov_item[ov_ptr[i] : ov_ptr[i + 1]].
+    `ov_bank`: beside each entry of `ov_item` the bank, in units, that the two must not share; 0: none.
+    `same_ptr`, `same_item`: likewise the other items of the same life, of plain items only.
+    `twin`: the last earlier item of the same life and size, or -1.
     """
 
     n: int
@@ -50,7 +57,16 @@ class Problem(NamedTuple, Generic[Ints]):
 
 
 class SearchState(NamedTuple, Generic[Ints]):
-    """Scratch of the search; `address` holds the plan when one is found, `top` the largest address of each item."""
+    """The scratch of one search, which the kernel fills. The caller sets `top` and reads `address`.
+
+    `address`: by item, the plan where one is found; -1: not placed.
+    `top`: by item, the largest address that it may have.
+    `raw`, `eff`: by item, the lowest address above what is placed; the same once what must lie below it is placed, too.
+    `flag`, `value`: by item, the address at which it was left behind (-1: none), and the key by which candidates are ordered.
+    `rem`, `floor`, `load`, `cross`, `weight`: by section: units still to be placed, lowest `eff`, sums, and failures so far.
+    `pool`, `frames`, `trail`, `pending`: stacks of item lists, open nodes, changes to be undone, and pieces to be worked on.
+    `counts`: fill levels of the stacks, as `kernel.POOL` and the names beside it say.
+    """
 
     address: Ints
     top: Ints
@@ -71,9 +87,9 @@ class SearchState(NamedTuple, Generic[Ints]):
 
 
 def sections_of(items: Sequence[Allocation]) -> tuple[list[int], list[int], int]:
-    """(first, last, sections): time cut to the stretches whose live set is contained in no other's.
+    """Return (first, last, sections): allocation k lives in sections [first[k], last[k]).
 
-    Such a stretch begins where an item starts and ends at the next end of an item.
+    A section begins where an allocation starts and ends at the next end of one.
     """
     starts = {item.start for item in items}
     ends = {item.end for item in items}
@@ -88,7 +104,7 @@ def sections_of(items: Sequence[Allocation]) -> tuple[list[int], list[int], int]
 
 
 def unit_of(items: Sequence[Allocation]) -> int:
-    """Bytes per unit: every address in question is a multiple of it."""
+    """Return the bytes of a unit: every address in question is a multiple of it."""
     unit = gcd(*(item.alignment_bytes for item in items))
     if unit > 1:
         return gcd(unit, *(x for item in items for x in (item.low, item.bank_bytes)))
@@ -96,7 +112,10 @@ def unit_of(items: Sequence[Allocation]) -> int:
 
 
 def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int, int], int]) -> Problem[Column]:
-    """Items in rank order. banks: (i, j) -> bank bytes that keep items i and j apart."""
+    """Return the problem of allocations in rank order.
+
+    `unit`: of `unit_of`, in bytes. `banks`: (i, j) -> bytes of the banks of which items i and j may share none.
+    """
     first, last, sections = sections_of(items)
     f, e = np.array(first), np.array(last)
     size = np.array([-(-item.size_bytes // unit) for item in items], dtype=np.int64)
@@ -125,11 +144,15 @@ def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int,
 
 
 def _pointers(rows: np.ndarray, n: int) -> Column:
+    """Return int64[n + 1]: where the entries of each row begin. `rows`: rising row of each entry."""
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(np.int64)
 
 
 def _meetings(first: np.ndarray, last: np.ndarray, plain: np.ndarray) -> tuple[Pairs, Pairs]:
-    """Pairs of items that overlap in time, and pairs of plain items of the same life; in blocks, to bound the memory."""
+    """Return the pairs of items that overlap in time, and the pairs of plain items of the same life, both by rising rows.
+
+    Blocks of rows are looked at in turn, to bound the memory.
+    """
     meets: list[_Places] = []
     same: list[_Places] = []
     n = len(first)
@@ -145,16 +168,19 @@ def _meetings(first: np.ndarray, last: np.ndarray, plain: np.ndarray) -> tuple[P
 
 
 def _places_of(block: NDArray[np.bool_]) -> _Places:
+    """Return (rows, columns) where a block is true."""
     rows, columns = np.nonzero(block)
     return rows, columns
 
 
 def _concat_pairs(blocks: Sequence[_Places]) -> Pairs:
+    """Return the pairs of all blocks, with rows counted from the first block on."""
     rows = [block[0] + k * BLOCK for k, block in enumerate(blocks)]
     return np.concatenate(rows).astype(np.int64), np.concatenate([block[1] for block in blocks]).astype(np.int64)
 
 
 def _twins(size: np.ndarray, same: Pairs) -> Column:
+    """Return `Problem.twin`. same: pairs of items of the same life."""
     twin = np.full(len(size), -1, dtype=np.int64)
     rows, cols = same
     equal = (cols < rows) & (size[rows] == size[cols])
@@ -163,7 +189,7 @@ def _twins(size: np.ndarray, same: Pairs) -> Column:
 
 
 def build_work(problem: Problem[Column]) -> SearchState[Column]:
-    """Scratch for one search. Too small a pool makes the search give up, never err."""
+    """Return zeroed scratch for one search. A pool that is too small makes the search give up, never err."""
     n, sections = problem.n, problem.n_sections
 
     def ints(length: int) -> Column:
@@ -183,13 +209,13 @@ def build_work(problem: Problem[Column]) -> SearchState[Column]:
 
 
 def problem_as_lists(problem: Problem[Column]) -> Problem[list[int]]:
-    """Return the same problem over Python lists: several times faster than arrays where nothing is compiled."""
+    """Return the same problem over Python lists, which are several times faster than arrays where nothing is compiled."""
     counts, columns = problem[:2], problem[2:]
     return Problem(*counts, *_to_lists(columns))
 
 
 def state_as_lists(state: SearchState[Column]) -> SearchState[list[int]]:
-    """Return the same scratch over Python lists, a copy."""
+    """Return the scratch over Python lists, as a copy: the search then fills the lists and not the arrays."""
     return SearchState(*_to_lists(state))
 
 

@@ -1,4 +1,8 @@
-"""The decision search over items: several rules in turn, effort in nodes doubling, so that no rule can get stuck."""
+"""Decide whether allocations can be placed within a target, by the kernel's search under several strategies.
+
+No strategy is best for all instances, so they take turns with an effort in nodes that doubles, and none can get stuck.
+`Decider` is the entry, for `placement`, `core_first` and `window_search`.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,11 @@ PLAIN_WORK = 300_000
 
 
 class Strategy(NamedTuple):
-    """A choice of item ranking, of the section to branch at, and of the order of candidates.
+    """A choice of item ranking (`rank`), of the section to branch at (`rule`) and of the order of candidates (`order`).
 
+    `rank`: one of TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA; `rule` and `order` are numbers of `kernel`.
     `mirrored`: time runs backwards: other ties, and pieces are worked on in the opposite order.
-    `jitter`: 0: none. Else the seed by which ranks are changed by up to 1 or 3 %; items of equal rank stay
-    together.
+    `jitter`: 0: none. Otherwise a seed by which ranks change by up to 1 % (even) or 3 % (odd).
     """
 
     rank: str
@@ -79,7 +83,10 @@ ALL_STRATEGIES = STRATEGIES + tuple(
 
 
 def draw_strategy(k: int) -> Strategy:
-    """The k-th of an endless row: every strategy as it is and mirrored; later rounds jitter two times out of three."""
+    """Return the k-th strategy of an endless row, the same on every machine.
+
+    Every strategy comes as it is and mirrored; later rounds jitter two times out of three.
+    """
     lap, n = divmod(k, len(ALL_STRATEGIES))
     jitter = 0 if lap // 2 % 3 == 0 else k
     return ALL_STRATEGIES[n]._replace(mirrored=(lap + n) % 2 == 1, jitter=jitter)
@@ -87,10 +94,11 @@ def draw_strategy(k: int) -> Strategy:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict of the search. If it has no bases and is not refuted, the effort ran out.
+    """An answer of the search. Without bases and not refuted, the effort ran out.
 
-    `bases`: a plan within the target.
-    `refuted`: proved that there is none.
+    `bases`: bytes, the base of each allocation in a plan within the target, or None.
+    `refuted`: it is proved that there is no such plan.
+    `nodes`: search nodes used.
     """
 
     bases: tuple[int, ...] | None
@@ -100,7 +108,12 @@ class Verdict:
 
 @dataclass
 class Plan:
-    """The best known of one piece while it is worked on."""
+    """The best known so far for one piece, changed while it is worked on.
+
+    `bases`: bytes, the base of each allocation; None: no plan yet.
+    `bound_bytes`: no plan has a smaller peak.
+    `nodes`: search nodes used so far.
+    """
 
     bases: list[int] | None
     bound_bytes: int
@@ -108,9 +121,14 @@ class Plan:
 
 
 class Decider:
-    """Items prepared once for many targets. Holds only what is derived from the items."""
+    """Allocations prepared once for many targets and strategies; it holds only what is derived from them.
+
+    `unit`: bytes that all addresses in question are multiples of.
+    `exact`: all are single rectangles. Otherwise hulls are placed, and nothing can be refuted.
+    """
 
     def __init__(self, items: Sequence[Allocation], compiled: bool | None = None) -> None:
+        """Prepare the allocations. `compiled`: whether numba runs the search; None: where the effort is worth loading it."""
         self.items = list(items)
         self.unit = unit_of(self.items)
         self.exact = all(len(item.parts) == 1 for item in items)
@@ -121,7 +139,7 @@ class Decider:
         self._lists: dict[tuple[str, bool], Problem[list[int]]] = {}
 
     def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
-        """Is there a plan with peak <= target_bytes?"""
+        """Return whether one strategy finds a plan with peak <= target_bytes, or proves that there is none, in so many nodes."""
         ranked, problem = self._problem(strategy)
         state = build_work(problem)
         for i, n in enumerate(ranked):
@@ -149,11 +167,14 @@ class Decider:
         return Verdict(tuple(bases), False, nodes)
 
     def attempts(self, target_bytes: int, node_limit: int) -> Verdict:
-        """Every strategy in turn, with a node cap that doubles, until one decides or the nodes are used up."""
+        """Return the first verdict that decides, or one without an answer where the nodes are used up.
+
+        Strategies take turns, with a node cap that doubles.
+        """
         return self._run(target_bytes, node_limit, _doubling(2 * len(self.items) + 200))
 
     def next_peak(self, refuted_bytes: int) -> int:
-        """The smallest peak above a refuted one that some item could reach."""
+        """Return the smallest peak above a refuted one that any plan can have."""
         return min(refuted_bytes + 1 + (item.size_bytes - refuted_bytes - 1) % self.unit for item in self.items)
 
     def _run(self, target_bytes: int, node_limit: int, schedule: Iterable[tuple[Strategy, int]]) -> Verdict:
@@ -196,10 +217,12 @@ class Decider:
 
 
 def _is_kernel_loaded() -> bool:
+    """Return whether numba was loaded for an earlier search of this process."""
     return find_compiled_kernel.cache_info().currsize > 0
 
 
 def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
+    """Yield STRATEGIES again and again, with a node cap that doubles after each round."""
     while True:
         for strategy in STRATEGIES:
             yield strategy, cap
@@ -216,6 +239,8 @@ def _most_live(items: Sequence[Allocation]) -> list[int]:
 
 
 def _rank(items: Sequence[Allocation], most: Sequence[int], strategy: Strategy) -> list[int]:
+    """Return the indices of the allocations by rank. `most`: by allocation, the most live bytes during its life."""
+
     def key(n: int) -> tuple[int, ...]:
         life, size = items[n].end - items[n].start, items[n].size_bytes
         if strategy.rank == TOTAL_SIZE:
@@ -228,7 +253,7 @@ def _rank(items: Sequence[Allocation], most: Sequence[int], strategy: Strategy) 
 
 
 def _jitter(value: int, seed: int) -> int:
-    """About 1000 x the value, up to 1 % (even seeds) or 3 % (odd ones) off. Equal values stay equal."""
+    """Return about 1000 x the value, up to 1 % (even seeds) or 3 % (odd ones) off. Equal values stay equal; seed 0: exact."""
     if not seed:
         return 1000 * value
     most = 30 if seed % 2 else 10
@@ -236,6 +261,7 @@ def _jitter(value: int, seed: int) -> int:
 
 
 def _banks(items: Sequence[Allocation]) -> dict[tuple[int, int], int]:
+    """Return (i, j) -> bytes of the banks of which allocations i and j may share none, in both orders of each pair."""
     banked = [n for n, item in enumerate(items) if item.must_not_share]
     out: dict[tuple[int, int], int] = {}
     for a in banked:
@@ -248,7 +274,10 @@ def _banks(items: Sequence[Allocation]) -> dict[tuple[int, int], int]:
 
 @cache
 def find_compiled_kernel() -> ModuleType | None:
-    """The kernel compiled by numba, where the extra `fast` is installed; its functions are compiled on first use."""
+    """Return the kernel as a second module whose functions numba compiles on first use.
+
+    None where the extra `fast` is not installed, or numba refuses.
+    """
     compiled = compiler()
     # A second instance of the module, so that the plain one stays callable from Python.
     spec = importlib.util.find_spec(kernel.__name__)

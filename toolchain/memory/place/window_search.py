@@ -1,6 +1,7 @@
-"""Windows: the items around those above the target are placed anew by the decision search, all others stay.
+"""Improve a plan by windows: items around one above the target are placed anew by the search, all others stay.
 
-Only items that stay above the target can remain there; so the number of those above it falls with every window solved.
+Only items that are above the target can remain there, so their number falls with every window solved.
+`core_first` uses it for pieces of thousands of plain items. Addresses and sizes are bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ NODES_AN_ITEM = 6  # of one window
 
 @dataclass(frozen=True)
 class Columns:
-    """int64[n] of plain items: steps, sections, size; live bytes of each section."""
+    """The items as int64[n] columns, prepared once: steps [start, end), sections [first, last), size in bytes.
+
+    `live_bytes`: int64[sections], bytes live in each section.
+    """
 
     start: np.ndarray
     end: np.ndarray
@@ -40,7 +44,7 @@ class Columns:
 
 
 def make_columns(items: Sequence[Allocation]) -> Columns:
-    """Hulls of the items."""
+    """Return the columns of the items' hulls."""
     first, last, sections = sections_of(items)
     start, end, size = np.array([(i.start, i.end, i.size_bytes) for i in items], dtype=np.int64).T
     changes = np.zeros(sections + 1, dtype=np.int64)
@@ -52,7 +56,11 @@ def make_columns(items: Sequence[Allocation]) -> Columns:
 def improve_by_windows(
     items: Sequence[Allocation], columns: Columns, bases: np.ndarray, target: int, effort_nodes: int, factor: int = 1
 ) -> tuple[np.ndarray, int]:
-    """(bases, nodes): items above the target brought below it, one window after another, until one cannot be."""
+    """Return (bases, nodes used): the plan with items moved below the target, one window after another, until one cannot be.
+
+    `bases`: int64[n], of a valid plan, not changed. The result is valid, too, and may still reach above the target.
+    `effort_nodes`: the most nodes. `factor`: multiplies the nodes of a window.
+    """
     bases, used, moved = bases.copy(), 0, None
     while len(above := np.nonzero(bases + columns.size > target)[0]):
         top = int(above[np.argmax((bases + columns.size)[above])])
@@ -70,7 +78,10 @@ def improve_by_windows(
 
 
 def _window(columns: Columns, n: int, most: int) -> np.ndarray:
-    """Allocation n, then at most so many live in the sections around its fullest one, the shortest-lived first."""
+    """Return the items to be placed anew: item n, then the shortest-lived of those live around its fullest section.
+
+    There are at most `most` of them.
+    """
     section, width = columns.fullest_section(n), 1
     chosen = columns.live_in(section, section + 1)
     while width < len(columns.live_bytes):
@@ -87,7 +98,7 @@ def _window(columns: Columns, n: int, most: int) -> np.ndarray:
 def _solve(
     items: Sequence[Allocation], columns: Columns, bases: np.ndarray, free: np.ndarray, target: int, nodes: int
 ) -> tuple[np.ndarray | None, int]:
-    """(bases with the free items within the target or None, nodes)."""
+    """Return (new bases with the free items within the target, or None, nodes used)."""
     fixed = _make_fixed_allocations(columns, bases, free, target)
     while len(fixed) > FIXED_A_FREE * len(free) + 100 and len(free) > 8:
         free = free[: len(free) // 2]
@@ -102,8 +113,9 @@ def _solve(
 
 
 def _make_fixed_allocations(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -> list[Allocation]:
-    """Return the rectangles that other items occupy below the target while a free item lives; rectangles that touch
-    are merged.
+    """Return the rectangles below the target that other items occupy while a free item lives.
+
+    Rectangles that touch are merged. Each is an allocation with a fixed base and no buffer.
     """
     begin, until = columns.start[free].min(), columns.end[free].max()
     others = (columns.start < until) & (columns.end > begin) & (bases < target)

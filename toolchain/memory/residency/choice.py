@@ -1,4 +1,8 @@
-"""Choose the tensors that stay in SRAM: fewest DDR bytes within the capacity."""
+"""Choose which tensors stay in SRAM, so that fewest bytes go to and from the external memory (DDR).
+
+Tensors are given as sizes and steps; `label_search` finds the choice. No addresses are given: see `place_residents`.
+`toolchain/schedule/layer_by_layer.py` chooses a region's resident tensors by `choose_residents`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,14 @@ DEFAULT_EFFORT_LABELS = 50_000
 
 
 class InvalidTensors(ValueError):
-    """Candidates that contradict themselves."""
+    """The candidates contradict themselves, or need more bytes at a step than there are."""
 
 
 @dataclass(frozen=True)
 class ResidentTensor:
     """A candidate for staying in SRAM during the steps [start, end).
 
-    saving_bytes  DDR bytes saved when it stays
+    `saving_bytes`: DDR bytes saved when it stays.
     """
 
     name: str
@@ -30,7 +34,11 @@ class ResidentTensor:
 
 @dataclass(frozen=True)
 class Residency:
-    """The tensors that stay, and the certificate: no choice saves more than `bound_saved_bytes`."""
+    """The names of the tensors that stay, and the certificate: no choice saves more than `bound_saved_bytes`.
+
+    `saved_bytes`: DDR bytes that this choice saves. `proved`: both are equal.
+    `nodes`: labels that the search used, the same on every machine.
+    """
 
     resident: frozenset[str]
     saved_bytes: int
@@ -43,7 +51,7 @@ class Residency:
 class UsedTensor:
     """A tensor that may stay or be spilled between any two of its uses.
 
-    `uses`: steps, rising: made or loaded at the first; at each use it is in SRAM for that step.
+    `uses`: steps, rising: the tensor is made or loaded at the first; at each use it is in SRAM for that step.
     `in_ddr`: a copy is in DDR from the start (a constant, a graph input), so that a spill writes nothing.
     """
 
@@ -55,12 +63,12 @@ class UsedTensor:
 
 @dataclass(frozen=True)
 class Spilling:
-    """A choice of spills.
+    """A choice of the gaps between uses in which tensors stay in SRAM, and its certificate.
 
-    `resident_spans`: (tensor, k) stays between its uses k and k + 1; otherwise it is read again, and written once
-    if it must.
-    `ddr_bytes`: bytes moved by spills.
-    `bound_ddr_bytes`: no choice moves fewer.
+    `resident_spans`: (tensor, k): it stays between its uses k and k + 1. In all other gaps it is spilled:
+    read again before the next use, and written once if DDR has no copy.
+    `ddr_bytes`: bytes moved by spills. `bound_ddr_bytes`: no choice moves fewer. `proved`: both are equal.
+    `nodes`: labels that the search used.
     """
 
     resident_spans: frozenset[tuple[str, int]]
@@ -76,10 +84,11 @@ def choose_residents(
     capacity_bytes: int,
     effort_nodes: int = DEFAULT_EFFORT_LABELS,
 ) -> Residency:
-    """Return the choice that saves most DDR bytes while at no step more than the capacity is in use. Raise
-    InvalidTensors.
+    """Return the choice that saves most DDR bytes while at no step more than the capacity is in use.
 
     `reserved_bytes`: bytes[step] not available at that step; steps beyond its end have all of the capacity.
+    `effort_nodes`: labels of the search; where they run out the choice may not be the best, and `proved` is False.
+    Tensors without a saving never stay. Raise InvalidTensors as `check_tensors` does.
     """
     tensors = list(tensors)
     check_tensors(tensors)
@@ -98,10 +107,10 @@ def choose_spills(
     capacity_bytes: int,
     effort_nodes: int = DEFAULT_EFFORT_LABELS,
 ) -> Spilling:
-    """Keep or spill each tensor between its uses, so that fewest bytes go to and from DDR.
+    """Return for each gap between uses whether the tensor stays, so that fewest bytes go to and from DDR.
 
-    reserved_bytes  bytes[step] not available to these tensors. Raises InvalidTensors; also where the tensors used at
-    one step alone exceed what is available.
+    `reserved_bytes`: bytes[step] not available to these tensors. `effort_nodes`: as in `choose_residents`.
+    Raise InvalidTensors for unsound tensors, and where those used at one step alone exceed what is available.
     """
     tensors = list(tensors)
     _check_used(tensors)
@@ -130,7 +139,7 @@ def choose_spills(
 
 
 def check_tensors(tensors: Sequence[ResidentTensor]) -> None:
-    """Raises InvalidTensors with one sentence at the first fault."""
+    """Raise InvalidTensors, in one sentence, at the first tensor whose name, size or live range is unsound."""
     names: set[str] = set()
     for t in tensors:
         if t.name in names:
@@ -143,6 +152,7 @@ def check_tensors(tensors: Sequence[ResidentTensor]) -> None:
 
 
 def _check_used(tensors: Sequence[UsedTensor]) -> None:
+    """Raise InvalidTensors, in one sentence, at the first tensor whose name, size or uses are unsound."""
     names: set[str] = set()
     for t in tensors:
         if t.name in names:
@@ -155,4 +165,5 @@ def _check_used(tensors: Sequence[UsedTensor]) -> None:
 
 
 def _free(reserved: Sequence[int], capacity: int, steps: int) -> list[int]:
+    """Return the bytes available at each step; there may be fewer than none."""
     return [capacity - r for r in reserved] + [capacity] * (steps - len(reserved))

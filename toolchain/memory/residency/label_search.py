@@ -1,8 +1,9 @@
 """Choose the items with most savings within the free bytes of each step, by dynamic programming over the steps.
 
-A label is the set of tensors that stay across the current step, with the bytes saved so far; labels of equal
-sets merge.
-That is exact, and short where few tensors cross a step.
+`choose` is the entry, for `choice`.
+A label is the set of items kept across the current step, with the bytes saved so far; labels of equal sets
+merge.
+That is exact, and short where few items cross a step.
 Lagrangian prices of SRAM bytes per step bound the remaining savings.
 Labels that cannot beat the best known choice are dropped.
 Where labels run out, the price bound of the dropped ones is the certificate.
@@ -26,7 +27,11 @@ _Labels = dict[tuple[int, int], tuple[int, _Path | None]]
 
 @dataclass(frozen=True)
 class Item:
-    """One decision. bonus: saved besides when every item of `group` is kept; share: of the bonus, for bounds."""
+    """A decision: `size` bytes are kept during the steps [start, end), which saves `saving` bytes, or not.
+
+    `group`: index of the item's group, -1: none. When every item of a group is kept, the group's bonus is saved, too.
+    `share`: this item's share of that bonus, for bounds alone.
+    """
 
     start: int
     end: int
@@ -37,7 +42,11 @@ class Item:
 
 
 def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], effort: int) -> tuple[list[int], int, int, int]:
-    """(items kept, bytes saved, bound, labels): dynamic programming from the first step to the last."""
+    """Return (indices of the items kept, bytes saved, upper bound of any choice's savings, labels used).
+
+    `bonus`: bytes by group. `free`: bytes available at each step, up to the last end.
+    `effort`: labels in all, shared evenly by the items. The choice is optimal where the bound equals the bytes saved.
+    """
     best_items, best = _greedy(items, bonus, free)
     if best >= sum(max(0, item.saving) for item in items) + sum(max(0, more) for more in bonus):
         return best_items, best, best, 0  # no choice saves more
@@ -78,6 +87,7 @@ def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], eff
 
 
 def _still_live(live: int, items: Sequence[Item], start: int) -> int:
+    """Return the kept items, a bit each, without those that have ended at `start`."""
     mask, out = live, live
     while mask:
         n = mask.bit_length() - 1
@@ -88,7 +98,10 @@ def _still_live(live: int, items: Sequence[Item], start: int) -> int:
 
 
 def _fits(items: Sequence[Item], live: int, n: int, free: Sequence[int]) -> bool:
-    """Allocation n besides the live ones, at every step of its own. All of them are live at its start, and only end."""
+    """Return whether item n fits beside the kept ones at every step of its own.
+
+    `live`: kept items, a bit each; all are live at the start of item n, and only end.
+    """
     item = items[n]
     if not item.size:
         return True
@@ -112,7 +125,10 @@ def _prune(
     best: int,
     width: int,
 ) -> tuple[_Labels, float]:
-    """Keeps the labels that may still beat `best`, at most `width`; also returns the best bound among the cut ones."""
+    """Return the labels after item order[k] that may still beat `best`, at most `width`, and the best bound among those cut.
+
+    The bound is 0 where none was cut for want of width. `remaining_bounds`: of `_bound_remaining`. `prices`: of `_prices`.
+    """
     ranked: list[tuple[float, int, tuple[int, int], _Path | None]] = []
     done = set(order[: k + 1])
     started = {items[n].group for n in done if items[n].group >= 0}
@@ -136,7 +152,10 @@ def _prune(
 def _open_bonus(
     items: Sequence[Item], bonus: Sequence[int], order: Sequence[int], k: int, started: Set[int], spilled: int
 ) -> float:
-    """Shares of bonuses already earned by items decided, of groups that are still whole."""
+    """Return the bonuses of groups that have decided items, none of them left out, and items still to come.
+
+    `started`: the groups with decided items. `spilled`: groups that have lost an item, a bit each.
+    """
     if not bonus:
         return 0.0
     pending = {items[n].group for n in order[k + 1 :]} & started
@@ -144,6 +163,7 @@ def _open_bonus(
 
 
 def _greedy(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int]) -> tuple[list[int], int]:
+    """Return (items kept, bytes saved) when items are kept by falling saving per byte and step, as far as they fit."""
     room = np.array(free, dtype=np.int64)
     chosen_items: list[int] = []
     for n in sorted(range(len(items)), key=lambda n: (-_density(items[n]), n)):
@@ -156,11 +176,15 @@ def _greedy(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int]) ->
 
 
 def _density(item: Item) -> float:
+    """Return the savings per byte and step."""
     return (item.saving + item.share) / max(item.size * (item.end - item.start), 1)
 
 
 def _prices(items: Sequence[Item], free: Sequence[int]) -> np.ndarray:
-    """Running sums of a price per SRAM byte and step: Lagrange multipliers by subgradient steps. Any are valid."""
+    """Return float64[steps + 1], running sums of a price per SRAM byte and step, by which `_prune` bounds savings.
+
+    They are Lagrange multipliers by PRICE_ROUNDS subgradient steps. Any prices give valid bounds; better ones cut more.
+    """
     room = np.array(free, dtype=np.float64)
     if not len(room) or not items:
         return np.zeros(len(room) + 1)
@@ -186,7 +210,7 @@ def _prices(items: Sequence[Item], free: Sequence[int]) -> np.ndarray:
 
 
 def _bound_remaining(items: Sequence[Item], order: Sequence[int], free: Sequence[int], prices: np.ndarray) -> list[float]:
-    """left[k]: a bound of what the items from order[k] on can save, had they all of the room from their start on."""
+    """Return by k an upper bound of what the items from order[k] on can save, with all the room from their start on."""
     out = [0.0] * (len(order) + 1)
     step_price = np.diff(prices)
     room = np.concatenate([np.cumsum((step_price * np.maximum(free, 0))[::-1])[::-1], [0.0]])

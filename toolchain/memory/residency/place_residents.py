@@ -1,4 +1,4 @@
-"""Residency confirmed by placement: what is chosen to stay is placed with everything else, or less is chosen."""
+"""Choose residents and confirm them by placement: what is chosen is placed with everything else, or less is chosen."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ ROUNDS = 8
 class PlacedResidents:
     """A residency with addresses for the residents and the other buffers.
 
-    `hot_steps`: steps at which fragmentation cost a resident: the bytes of the choice fitted, its placement did
-    not.
+    `hot_steps`: the fullest step of each choice that failed: its bytes fitted, its placement did not. Empty: the first one held.
     """
 
     residency: Residency
@@ -33,11 +32,12 @@ def place_residents(
     effort_labels: int = DEFAULT_EFFORT_LABELS,
     effort_nodes: int = DEFAULT_EFFORT_NODES,
 ) -> PlacedResidents:
-    """Choose residents beside `others`, which must be placed, and place all of them.
+    """Return the residents chosen beside `others`, which must be placed, with addresses for all of them.
 
-    Where a choice does not place, a sixteenth of the capacity more is withheld at the fullest step, and the
-    choice is repeated.
-    `residency.proved` then no longer refers to the full capacity.
+    Where a choice does not place, the choice is repeated with a sixteenth of the capacity more withheld.
+    It is withheld during the lives of all buffers that are live at the fullest step. After ROUNDS choices nothing stays.
+    `residency.bound_saved_bytes` is the bound for the full capacity, and `proved` refers to it.
+    `effort_labels`: of each choice. `effort_nodes`: of each placement.
     Raise DoesNotFit where the others alone do not fit, InvalidTensors, InvalidBuffers.
     """
     steps = max([t.end for t in tensors] + [b.end for b in others], default=0)
@@ -65,6 +65,7 @@ def place_residents(
 
 
 def _pad_to_alignment(t: ResidentTensor, alignment: int) -> ResidentTensor:
+    """Return the tensor with its size rounded up to the alignment."""
     return ResidentTensor(t.name, t.start, t.end, t.size_bytes + -t.size_bytes % alignment, t.saving_bytes)
 
 
@@ -73,5 +74,6 @@ def _buffers(tensors: Sequence[ResidentTensor], alignment: int) -> list[Buffer]:
 
 
 def _against(chosen: Residency, bound: int) -> Residency:
+    """Return the residency with its certificate against a bound of another choice."""
     proved = chosen.saved_bytes == bound
     return Residency(chosen.resident, chosen.saved_bytes, max(bound, chosen.saved_bytes), proved, chosen.nodes)
