@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from simulator.accumulators import AccumulatorState
 from simulator.dead_stores import DeadStore, DeadStoreMarks
@@ -17,6 +17,7 @@ from toolchain.machine import (
     Access,
     InstructionStream,
     MachineOp,
+    MemoryIndex,
     Signal,
     Space,
     Wait,
@@ -107,7 +108,7 @@ def check_addresses(
 
 def _explain_loaded_addresses(index: int, ops: Sequence[MachineOp]) -> str:
     """Name the operations that read this operation's address from memory; its range covers every possible address."""
-    numbers = ops.indirect.get(index, {}) if isinstance(ops, InstructionStream) else {}
+    numbers: Mapping[str, tuple[MemoryIndex, ...]] = ops.indirect.get(index, {}) if isinstance(ops, InstructionStream) else {}
     loads = sorted({n.load: n.limit for number_lists in numbers.values() for n in number_lists}.items())
     read_ops = " and ".join(f"{op_number(ops, load)} ({ops[load].NAME}) reads, 0 to {limit}," for load, limit in loads)
     return f", with the number that {read_ops} at its largest or smallest" if loads else ""

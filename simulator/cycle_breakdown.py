@@ -184,7 +184,7 @@ class _Units:
         full = run.op_demands.compute_cycles - run.op_demands.lost.sum(axis=0)
         useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
         self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, request, output))))
-        self._ended_by = [] if times.ended_by is None else times.ended_by.tolist()
+        self._ended_by: list[int] = [] if times.ended_by is None else times.ended_by.tolist()
         self._read, self._dispatched = ([ceil(cycle) for cycle in column] for column in (record.read, record.dispatched))
         self._held_by = record.held_by.tolist()
         self._stalls = _stalls(run)
@@ -192,7 +192,7 @@ class _Units:
     def spans(self) -> Iterator[Spans]:
         for op in self._run.order.legal:
             self._operation(op, self._run.order.engine[op])
-        firsts = {}
+        firsts: dict[int, int] = {}
         for op, queue in enumerate(self._run.order.engine):
             if queue != NO_ENGINE:
                 firsts.setdefault(queue, self._start[op])
@@ -269,7 +269,8 @@ def _slowest_memories(chip: Chip, run: Simulation) -> list[int]:
 
 def _stalls(run: Simulation) -> list[int]:
     """Return for each operation the last earlier operation that stalled the front end; -1: none."""
-    stalls, last = [], -1
+    stalls: list[int] = []
+    last = -1
     for index, op in enumerate(run.flow):
         stalls.append(last)
         if op.STALLS:

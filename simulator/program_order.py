@@ -68,7 +68,8 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
     """The queue of each operation. Raises ProgramError as `program_order`."""
-    engine, semaphores = [], chip.sync.semaphores
+    engine: list[int] = []
+    semaphores = chip.sync.semaphores
     for index, op in enumerate(ops):
         if isinstance(op, Signal | Wait) and not 0 <= op.semaphore < semaphores:
             raise ProgramError(

@@ -17,13 +17,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.program_order import RunOrder
 from toolchain.machine import MachineOp
 from toolchain.machine.demand_columns import Demands
 
+Array = NDArray[Any]
 _STEPS = 16  # of nominal time, so that rounding weighs little
 
 
@@ -41,8 +44,10 @@ def _nominal_durations(moves: np.ndarray, op_demands: Demands) -> list[int]:
     `moves`: bool[op], whether the operation is of a DMA channel.
     """
     count = len(moves)
-    products, written = op_demands.macs[:count], op_demands.write_bytes[:, :count].sum(axis=0)
-    moved = np.where(moves, np.maximum(written, op_demands.read_bytes[:, :count].sum(axis=0)), written)
+    products = op_demands.macs[:count]
+    written: Array = op_demands.write_bytes[:, :count].sum(axis=0)
+    read: Array = op_demands.read_bytes[:, :count].sum(axis=0)
+    moved = np.where(moves, np.maximum(written, read), written)
     pace = int(moved[moves].sum()) / max(1, int(products.sum()))
     sizes = np.where(products > 0, products * pace, moved)
     return (_STEPS * np.sqrt(sizes)).astype(np.int64).tolist()

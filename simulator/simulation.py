@@ -51,7 +51,7 @@ class Simulation:
     op_demands: Demands
     order: RunOrder
     times: Timeline | None
-    busy_cycles: dict[str, int] = field(default_factory=dict)
+    busy_cycles: dict[str, int] = field(default_factory=dict[str, int])
     unread: tuple[DeadStore, ...] = ()
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
         self._shapes = [_NOTHING] * len(ops)
         self._extents: list[tuple[_Extent, ...] | None] = [None] * len(ops)
         self._peaks = [0] * len(chip.spaces)
-        indirect = ops.indirect if isinstance(ops, InstructionStream) else {}
+        indirect: Mapping[int, object] = ops.indirect if isinstance(ops, InstructionStream) else {}
         for index in indirect:
             self._shapes[index] = self._note_ends(self[index])
         for table in tables_by_unit(ops) if tables is None else tables:

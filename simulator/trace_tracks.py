@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.cycle_breakdown import COMPUTING, Attribution, StallCause, StallReason, by_cause
+from simulator.cycle_breakdown import COMPUTING, Attribution, Spans, StallCause, StallReason, by_cause
 from simulator.simulation import Simulation
 from toolchain.hw.chip import Chip
 from toolchain.machine import Signal, Wait
@@ -36,8 +36,7 @@ class Moment(NamedTuple):
 def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
     """Yield the gaps between the operations and inside the waits."""
     for queue, spans in enumerate(causes.units.values()):
-        lasts = np.append(spans.first[1:], causes.cycles)
-        for first, last, code, op in zip(spans.first.tolist(), lasts.tolist(), spans.reason.tolist(), spans.op.tolist()):
+        for first, last, code, op in _list_intervals(spans, causes.cycles):
             reason = causes.reasons[code]
             if op < 0 or first < run.start[op] or (isinstance(run.flow[op], Wait) and reason.cause not in COMPUTING):
                 details = {"cause": reason.cause.value, **({"of": reason.of} if reason.of else {})}
@@ -48,12 +47,17 @@ def sum_stalls_by_operation(run: Simulation, causes: Attribution) -> dict[int, d
     """Cycles by cause of each operation, from its start to its end."""
     cycles_by_op: dict[int, dict[StallReason, int]] = {}
     for spans in causes.units.values():
-        lasts = np.append(spans.first[1:], causes.cycles)
-        for first, last, code, op in zip(spans.first.tolist(), lasts.tolist(), spans.reason.tolist(), spans.op.tolist()):
+        for first, last, code, op in _list_intervals(spans, causes.cycles):
             if op >= 0 and first >= run.start[op]:
                 mine, reason = cycles_by_op.setdefault(op, {}), causes.reasons[code]
                 mine[reason] = mine.get(reason, 0) + last - first
     return {op: by_cause(mine.items()) for op, mine in cycles_by_op.items()}
+
+
+def _list_intervals(spans: Spans, cycles: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (first cycle, first cycle after it, index of the reason, operation) of each span; the last ends at `cycles`."""
+    ends = np.append(spans.first[1:], cycles)
+    yield from zip(spans.first.tolist(), ends.tolist(), spans.reason.tolist(), spans.op.tolist())
 
 
 def _title(reason: StallReason) -> str:
@@ -86,7 +90,8 @@ def port_rates(chip: Chip, run: Simulation) -> Iterator[tuple[str, int, float]]:
     if run.times is None or run.times.record is None:
         return
     served = np.array(run.times.record.served, np.int64).reshape(-1, 4)
-    for port in sorted(set(served[:, 1].tolist())):
+    ports: set[int] = set(served[:, 1].tolist())
+    for port in sorted(ports):
         space = chip.spaces[port // 2]
         read, written = run.op_demands.read_burst_bytes[port // 2], run.op_demands.write_burst_bytes[port // 2]
         moved = read + written if space.memory.shared_ports else written if port % 2 else read

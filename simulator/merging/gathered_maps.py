@@ -55,7 +55,8 @@ class GatheredMap:
 
     def _find_index(self, reading: Reading, at: Place) -> Any:
         """Return the index of a reading's values, for which there is room then."""
-        axes = (reading.rows + at[0], reading.columns + at[1], at[2] + np.arange(reading.numbers.shape[2]))
+        size_bytes: int = reading.numbers.shape[2]
+        axes = (reading.rows + at[0], reading.columns + at[1], at[2] + np.arange(size_bytes))
         self._cover(axes)
         index = tuple(_as_index(axis - low) for axis, low in zip(axes, self.low))
         if any(isinstance(part, np.ndarray) for part in index):

@@ -109,8 +109,8 @@ class _Merger:
     parts: Sequence[DramRange]
     refused: set[int]
     gathered: frozenset[Hashable]
-    steps: list[Evaluation | SingleOperation] = field(default_factory=list)
-    evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict)
+    steps: list[Evaluation | SingleOperation] = field(default_factory=list["Evaluation | SingleOperation"])
+    evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict[Any, list[Evaluation]])
     arrays: int = INITIAL
 
     def __post_init__(self) -> None:

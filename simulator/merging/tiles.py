@@ -86,9 +86,9 @@ class Evaluation:
 
     array: int
     first: Tile
-    tiles: list[PlacedTile] = field(default_factory=list)
-    channels: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
-    maps: dict[int, GatheredMap] = field(default_factory=dict)
+    tiles: list[PlacedTile] = field(default_factory=list[PlacedTile])
+    channels: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict[tuple[int, ...], tuple[int, int]])
+    maps: dict[int, GatheredMap] = field(default_factory=dict[int, GatheredMap])
 
     def add(self, tile: Tile, readings: Readings = MappingProxyType({})) -> int | None:
         """Add a tile, and return the number of its first output byte; None, and nothing changed, where it is no part of this."""

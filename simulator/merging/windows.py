@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from simulator.merging.value_numbers import Numbers, array_of
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import (
     Convolution,
+    Depthwise,
     MachineOp,
+    Pool,
     WeightedWindowOp,
     WindowOp,
     code_bytes,
@@ -79,8 +81,8 @@ def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile,
         memories.note_scattered(shared)
         return None
     readings = {k: _list_readings(op, k, memories) for k, operand in enumerate(operands) if operand.gathered}
-    dense, strides = isinstance(op, Convolution), (op.stride_height, op.stride_width)
-    outputs = op.output_channels if dense else op.channels  # type: ignore[attr-defined]
+    strides = (op.stride_height, op.stride_width)
+    outputs = op.output_channels if isinstance(op, Convolution) else _channels_of(op)
     first = operands[0]
     row, column = (step // stride for step, stride in zip(first.steps, strides))
     # with the padding taken off, a number may lie before its array
@@ -91,9 +93,14 @@ def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile,
     return Tile(index, op, kind, operands, shape, output_bytes, output, constants, table, strides), readings
 
 
+def _channels_of(op: WindowOp) -> int:
+    """Return the channels of an operation that has as many inputs as outputs: all windows but convolutions."""
+    return cast("Depthwise | Pool", op).channels
+
+
 def _read_operands(op: WindowOp, memories: Memories, gathers: bool) -> tuple[Operand, ...] | None:
     """Return the operands, None where one is no map. gathers: those that lie in several arrays have their places."""
-    inputs = op.input_channels if isinstance(op, Convolution) else op.channels  # type: ignore[attr-defined]
+    inputs = op.input_channels if isinstance(op, Convolution) else _channels_of(op)
     item_bytes = code_bytes(op.code_types()[0], memories.chip)
     window = _read_window(op, inputs * item_bytes, memories, gathers)
     if window is None or min(window[1:]) <= 0:  # the same row again, or rows in reverse
@@ -118,7 +125,7 @@ def _list_readings(op: WindowOp, operand: int, memories: Memories) -> list[Readi
         counts, strides = (op.output_height, op.output_width, size_bytes), (op.addend_row_stride, op.addend_column_stride, 1)
         numbers = memories.values.read(space, op.addend_address, counts, strides)
         return [Reading(np.arange(counts[0]), np.arange(counts[1]), numbers)]
-    inputs = op.input_channels if isinstance(op, Convolution) else op.channels  # type: ignore[attr-defined]
+    inputs = op.input_channels if isinstance(op, Convolution) else _channels_of(op)
     pixel_bytes = inputs * code_bytes(op.code_types()[0], memories.chip)
     readings: list[Reading] = []
     for rows, columns, address, counts, strides in _list_window_boxes(op):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import numpy as np
 
 from quant.fixed_point import add, mul, prelu, rescale
@@ -10,6 +12,15 @@ from toolchain.errors import InternalError
 from toolchain.machine import Elementwise, ElementwiseKind
 
 Shape = tuple[int, int, int]
+
+
+class _Zeros(TypedDict):
+    """The arguments that a sum and a product share: zero points of both operands, type of the result's codes."""
+
+    a_zero_point: int
+    b_zero_point: int
+    dtype: np.dtype
+
 
 # Of numerics.per_op.
 _KEYS = {kind: kind.name.lower() for kind in ElementwiseKind}
@@ -20,7 +31,7 @@ def elementwise(op: Elementwise, context: Context) -> None:
     key, shape = _KEYS[kind], (op.height, op.width, op.channels)
     a_strides = (op.a_row_stride, op.a_column_stride, op.a_channel_stride)
     a = _operand(op, op.a_address, shape, a_strides, op.a_surface_stride, op.a_type, context)
-    zeros = {"a_zero_point": op.a_zero_point, "b_zero_point": op.b_zero_point, "dtype": dtype}
+    zeros: _Zeros = {"a_zero_point": op.a_zero_point, "b_zero_point": op.b_zero_point, "dtype": dtype}
     limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
     if kind == ElementwiseKind.RESCALE:
         out = requant(key, op.output_multiplier, op.output_shift, *limits)
