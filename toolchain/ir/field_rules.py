@@ -86,6 +86,7 @@ def _list_faults(part: Any) -> Iterator[str]:
 
 
 def _list_below(name: str, value: Any, least_by_name: Mapping[str, int]) -> Iterator[str]:
+    """Yield a fault where a number of the value is below the least one of that name, or is no whole number."""
     numbers = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
     if name in least_by_name and any(not isinstance(n, int) or n < least_by_name[name] for n in numbers):
         yield f"{name} {_show(value)}: must be whole numbers of {least_by_name[name]} or more"
@@ -149,6 +150,7 @@ def _list_window_faults(window: Any, kernel: tuple[int, ...], read: tuple[int, .
 
 
 def _list_onnx_faults(node: Node[Any], attributes: Mapping[str, Any], types: Mapping[str, TensorType]) -> Iterator[str]:
+    """Yield faults of an ONNX node's attributes that no class describes: axes beyond the rank, a wrong shape or perm."""
     for name, value in attributes.items():
         yield from _list_below(name, value, _ONNX_LEAST)
     ranks = [len(types[n].shape) for n in (*node.inputs[:1], *node.outputs[:1]) if n in types]

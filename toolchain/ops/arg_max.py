@@ -46,6 +46,9 @@ class ArgMax(FloatOp):
         return prod(self.kernel)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot run it: no type holds the positions, or it lacks broadcasts, the functions of the steps
+        or the pool.
+        """
         if self._type(chip) is None:
             types = ", ".join(chip.operand_types)
             return f"positions 0 to {self.length - 1}, more than codes of {types} hold (numerics.activation, more_activations)"
@@ -69,12 +72,18 @@ class ArgMax(FloatOp):
         return next((t for t in chip.operand_types if self.length - 1 <= counts_to(t, symmetric)), None)
 
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
+        """Return the first type whose codes hold all positions."""
         return self._type(chip)
 
     def own_scale(self, codes: CodeType) -> Quant:
+        """Return the scale by which codes count positions in ones."""
         return counting(codes, self.length - 1)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the steps: the extreme, a mask of where it lies, the mask times the positions, and the largest of that.
+
+        For the first position, positions are counted from the end, and the result is subtracted from the last one.
+        """
         steps = CodeSteps(node, scope)
         x, y = steps.read(node.inputs[0]), steps.output
         x = _negate(steps, x) if self.smallest else x

@@ -52,9 +52,13 @@ class Compare(FloatOp):
     negated: bool = False
 
     def own_scale(self, codes: CodeType) -> Quant:
+        """Return scale 1 with zero point 0: the codes of bools are 0 and 1."""
         return TRUTH
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot compare: sums of codes that wrap around, or a missing function or broadcast. None: it
+        can.
+        """
         if chip.numerics.wraps:
             return "a difference of codes is clamped to the step that it takes, and numerics.overflow: wrap wraps it before"
         constant = any(n in graph.constants for n in node.inputs)
@@ -62,6 +66,7 @@ class Compare(FloatOp):
         return find_missing_function(functions, node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the steps: a clamped difference, for "equal" its square too, and the opposite of that where it is asked for."""
         steps = CodeSteps(node, scope)
         y, (a, b, beyond) = steps.output, self._operands(steps)
         if self.kind == "greater":
@@ -140,6 +145,9 @@ class Logic(FloatOp):
         return find_missing_function(_FUNCTIONS[self.kind], node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the steps: a product for "and", a clamped sum for "or", the squared difference for "xor", 1 less the operand
+        for "not".
+        """
         steps = CodeSteps(node, scope)
         y, (a, *others) = steps.output, [truth(steps, name) for name in node.inputs]
         if self.kind == "not":
@@ -170,6 +178,7 @@ class AlwaysFalse(FloatOp):
         return find_missing_function(("rescale",), node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return one rescale whose clamp leaves the code of false alone."""
         x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         false = y.zero_point
         requant = scope.requant(1.0, "rescale", codes, false, false, false, where=node.name)
@@ -190,6 +199,10 @@ class CastToReal(FloatOp):
     symmetric: bool
 
     def own_scale(self, codes: CodeType) -> Quant:
+        """Return the scale of the result: 1, larger by a power of two where the codes would not reach `most`.
+
+        For a type whose tables are interpolated it is the finest power of two by which the codes reach `most`.
+        """
         if codes.interpolates:
             return Quant(2.0 ** -int(np.log2(codes.high / self.most)), 0)
         steps = self.most / counts_to(codes, self.symmetric)
@@ -200,6 +213,10 @@ class CastToReal(FloatOp):
         return find_missing_function(("rescale",), node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return a Reshape where scale and type stay.
+
+        Else return a rescale, with others before it where one multiplier cannot express the ratio.
+        """
         (x,), (y,) = node.inputs, node.outputs
         if (scope.quant(x), scope.codes(x)) == (scope.quant(y), scope.codes(y)):
             return [Node(node.name, Reshape(scope.graph.types[y].shape), node.inputs, node.outputs, node.sources)]

@@ -72,11 +72,13 @@ class Pad(FloatOp):
         return (self.value,)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot pad with a value other than 0: it has no rescale. None: it can."""
         if self.value != 0 and "rescale" not in chip.functions:
             return f"a value of {self.value:g} may need a scale of its own: {chip.key('vector')}.functions: rescale"
         return None
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the padding by the value's code, after a rescale where input and output differ in scale or type."""
         name, x, y = node.inputs[0], scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
         code = int(np.clip(np.rint(self.value / y.scale) + y.zero_point, *codes.limits))
@@ -106,6 +108,7 @@ class IntegerPad(MoveOp):
         return np.pad(inputs[0], tuple(zip(self.before, self.after)), constant_values=self.code)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        """Return fills of the borders, none of which overlap, and one copy of the input."""
         inner, shape = layer.input_type(0).shape, layer.output.shape
         fills: list[FillBox] = []
         for d, (before, after) in enumerate(zip(self.before, self.after)):
@@ -139,6 +142,7 @@ class ResizeNearest(ScalePreserving, MoveOp):
         return x
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        """Return one copy, whose loops write each element as often as the factors say."""
         shape = layer.input_type(0).shape
         loops: list[Loop] = []
         for d, (n, factor) in enumerate(zip(shape, self.factors)):
@@ -159,6 +163,7 @@ class RescalingConcat(FloatOp):
     axis: int
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot join the parts: one is constant, or there is no rescale. None: it can."""
         if any(n in graph.constants for n in node.inputs):
             return "a part is constant; fold it before"
         if "rescale" not in chip.functions:
@@ -166,12 +171,15 @@ class RescalingConcat(FloatOp):
         return None
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: parts may have 32-bit codes."""
         return True
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: the output may have 32-bit codes."""
         return True
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return rescales of the parts that differ from the output in scale or type, then the `IntegerConcat`."""
         nodes, names = at_output_scale(node, node.inputs, scope)
         joined = Node(node.name, IntegerConcat(self.axis), tuple(names), node.outputs, node.sources)
         return [*nodes, joined]
@@ -192,12 +200,14 @@ class IntegerConcat(MoveOp):
     axis: int
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """Return the operator itself for one sample; None where it joins along the sample axis."""
         return split_per_sample(self, layer, axis) if self.axis != axis else None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.concatenate(inputs, self.axis)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        """Return one copy for each input, in their order."""
         box_moves: list[Move] = []
         at = 0
         rank = len(layer.output.shape)

@@ -42,6 +42,11 @@ class MatrixProduct(FloatOp):
     """
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot run it. None: it can.
+
+        Reasons are a machine without computed operands, an operand of one dimension, and weights' memory that DMA does not
+        fill.
+        """
         limits = chip.limits.matrix_product
         if not limits.computed_operand:
             return "both operands are computed; limits.matrix_product.computed_operand is false"
@@ -55,12 +60,15 @@ class MatrixProduct(FloatOp):
         return None
 
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
+        """Return the types of activations that the array multiplies."""
         return tuple(codes for codes in chip.array_types if any(t.activation == codes for t in chip.array.types))
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: the output may have 32-bit codes."""
         return True
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return one `IntegerMatrixProduct`. Constant operands are registered as codes."""
         names, (a, b) = zip(*(self._operand(i, node, scope) for i in range(2)))
         y = scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
@@ -134,6 +142,7 @@ class IntegerMatrixProduct(TiledOp):
         return add_dataflows(self._tilings(layer), find_capable_arrays(layer.chip))
 
     def _tilings(self, layer: Layer) -> Iterable[Tiling]:
+        """Yield cuts of rows, columns, inner dimension and batches, from large tiles to small."""
         m, n = layer.output.shape[-2:]
         k = layer.input_type(0).shape[-1]
         mac, limits = layer.chip.array, layer.chip.limits.matrix_product
@@ -158,6 +167,9 @@ class IntegerMatrixProduct(TiledOp):
         return LoopOrder((*lead, rows, columns, inner)), LoopOrder((*lead, columns, rows, inner), False)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
+        """Return the nest of batches, of rows and columns in the tiling's order, and innermost of parts of the inner
+        dimension.
+        """
         *batch, m, n = layer.output.shape
         k = layer.input_type(0).shape[-1]
         lead = (*(uniform_axis(size) for size in batch[:-1]), *(cut_axis(size, tiling.batches) for size in batch[-1:]))
@@ -182,6 +194,10 @@ class IntegerMatrixProduct(TiledOp):
         last: bool,
         tiling: Tiling,
     ) -> TileTask:
+        """Return the tile task of one product: [rows, inner] by [inner, columns], of the batch at `lead`.
+
+        `accumulate`: it adds to the sums of the task before. `last`: it writes the output.
+        """
         a, b = layer.node.inputs
         a_region = _matrix_box(a, layer.types[a].shape, lead, rows, inner)
         b_region = _matrix_box(b, layer.types[b].shape, lead, inner, columns)._replace(role="weights")

@@ -223,7 +223,7 @@ def find_scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
 def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
     """Return (k, b, (low, high)) when the function is k x + b, clamped to low..high, else None.
 
-    k and b are finite, and k is not 0.
+    Both k and b are finite, and k is not 0.
     """
     steps: list[tuple[str, float]] = []  # from the outermost on, as clamps of the result
     factor, offset = 1.0, 0.0

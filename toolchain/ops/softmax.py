@@ -114,6 +114,10 @@ class Softmax(FloatOp):
     one_type: ClassVar[bool] = True
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot run it. None: it can.
+
+        Reasons are a missing softmax and, where it has 8 bits, codes without zero points or rows that are too long.
+        """
         columns = graph.types[node.inputs[0]].shape[1]
         if "softmax" not in chip.functions:
             return f"{chip.key('vector')}.functions has no softmax; limits.decompose would make it of steps that the chip has"
@@ -131,6 +135,7 @@ class Softmax(FloatOp):
         return None if fits else next((codes for codes in chip.operand_types if codes.bits > 8), None)
 
     def own_scale(self, codes: CodeType) -> Quant:
+        """Return the scale of probabilities: 2^-8 from the least code in 8 bits, else 2^-15."""
         return Quant(2.0**-8, codes.low) if codes.bits == 8 else Quant(2.0**-15, 0)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
@@ -151,6 +156,7 @@ class IntegerSoftmax(TiledOp):
     shift: int
 
     def reference(self, inputs: Sequence[Array]) -> Array:
+        """Compute the softmax of each row, in 8 or 16 bits by the input's type."""
         (x,) = inputs
         return (softmax8 if x.dtype.itemsize == 1 else softmax16)(x, scale_of(self.multiplier, self.shift))
 
@@ -161,6 +167,7 @@ class IntegerSoftmax(TiledOp):
         return split_per_sample(self, layer, axis) if axis == 0 else None
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        """Yield tilings that cut the rows into parts; a row is never cut."""
         rows, columns = layer.output.shape
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
 

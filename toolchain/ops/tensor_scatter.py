@@ -41,12 +41,15 @@ class ScatterRows(FloatOp):
         return min(number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: operands may have 32-bit codes."""
         return True
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: the output may have 32-bit codes."""
         return True
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return rescales of operands that differ from the output in scale or type, then `PutRows`."""
         nodes, names = at_output_scale(node, node.inputs[:2], scope)
         put = PutRows(self.axis, self.in_place, 0)
         return [*nodes, Node(node.name, put, (*names, node.inputs[2]), node.outputs, node.sources)]
@@ -69,6 +72,7 @@ class PutRows(MoveOp):
     again: int
 
     def reference(self, inputs: Sequence[Array]) -> Array:
+        """Return a copy of the input with the rows at the index, which is cut to where they fit."""
         x, rows, number = inputs
         count = rows.shape[self.axis]
         first = min(max(int(number.reshape(-1)[0]), 0), x.shape[self.axis] - self.again - count)
@@ -82,6 +86,7 @@ class PutRows(MoveOp):
         return (0, self.again) if self.again else (0,)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        """Return the copies: the whole input first, unless it is written in place, then the rows at the index."""
         x, rows = (layer.input_type(i).shape for i in (0, 1))
         none = (0,) * len(x)
         full_copy = Move(0, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(x)))
@@ -113,6 +118,7 @@ class TakeRows(MoveOp):
     shape: tuple[int, ...]
 
     def reference(self, inputs: Sequence[Array]) -> Array:
+        """Return the rows at the index, which is cut to `last`, in the output's shape."""
         x, number = inputs
         first = self.first + min(max(int(number.reshape(-1)[0]), 0), self.last)
         return x[(*(slice(None),) * self.axis, slice(first, first + self.count))].reshape(self.shape)

@@ -82,9 +82,11 @@ class Unary(FloatOp):
         return f"{chip.key('vector')}.functions has {missing}"
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return whether the input may have 32-bit codes: where the function only changes the scale."""
         return self._rescales(chip)
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return whether the output may have 32-bit codes: where the function only changes the scale."""
         return self._rescales(chip)
 
     def get_effective_range(self, input_range: Range, y: Quant, codes: CodeType) -> Range:

@@ -39,6 +39,7 @@ class Where(FloatOp):
         return find_missing_function(_FUNCTIONS, node, graph, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the steps that choose by the condition. Constants are rounded to the codes of the output."""
         steps = CodeSteps(node, scope)
         c, x, z = node.inputs
         build_where(steps, truth(steps, c), operand(steps, x), operand(steps, z))
@@ -57,6 +58,7 @@ class PairExtremum(FloatOp):
         )
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the steps: a comparison, then a choice by its result."""
         steps = CodeSteps(node, scope)
         a, b = (operand(steps, name) for name in node.inputs)
         pair = (a, b) if self.kind == "max" else (b, a)

@@ -45,6 +45,7 @@ class FactoredShape:
         return len(self.sizes) - 1
 
     def transpose(self, perm: Shape) -> None:
+        """Rearrange as a Transpose by `perm` does."""
         self.dims = [self.dims[p] for p in perm]
 
     def reshape(self, shape: Shape) -> bool:

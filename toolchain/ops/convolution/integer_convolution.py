@@ -42,6 +42,7 @@ class IntegerConvolution(ConvolutionParameters):
     takes_device_arrays = True
 
     def reference(self, inputs: Sequence[Array]) -> Array:
+        """Compute the sums in accumulators, requantize them, and apply the table, then the residual sum, where it has them."""
         x, weights, bias = inputs[:3]
         acc = conv2d(
             x,
@@ -98,6 +99,7 @@ class IntegerConvolution(ConvolutionParameters):
         return len(rows) * len(columns)
 
     def windows(self, layer: Layer, axis: int) -> Windows:
+        """Return the kernel's window on the input, and windows of one element on the residual's tensor."""
         kernel, at = layer.constants[layer.node.inputs[1]].shape[axis], axis - 1
         sliding = Window(layer.input_type(0).shape[axis], kernel, self.strides[at], self.dilations[at], self.pads[at])
         windows_by_input = {layer.node.inputs[0]: [sliding]}

@@ -75,6 +75,7 @@ class Convolution(FloatOp):
         return self.activation == (None, None)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot run it: weights are computed, or no array has types that programs can use. None: it can."""
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
         if not chip.pairs:
@@ -82,12 +83,15 @@ class Convolution(FloatOp):
         return None
 
     def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
+        """Return the types that the arrays multiply."""
         return chip.array_types
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return whether the input may have 32-bit codes, which the machine must then cut into bit slices."""
         return supports_bit_slices(chip)
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: the output may have 32-bit codes."""
         return True
 
     def weights(self, node: Node, scope: QuantContext) -> BiasQuant:
@@ -197,6 +201,10 @@ class Convolution(FloatOp):
         return self.groups == 1 and shape[1:3] == (1, 1)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return the nodes that cut the input into bit slices, the integer convolutions, and the nodes that sum them.
+
+        Mostly it is one convolution alone.
+        """
         y, numerics = scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
         limits = clamp_codes(self.activation, y, numerics.activation)
         nodes, slices = slice_input(node.inputs[0], scope)

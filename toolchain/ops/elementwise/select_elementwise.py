@@ -40,6 +40,7 @@ class Binary(FloatOp):
         return self.kind != "prelu" and self.activation == (None, None)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot run it: the function is missing, or computed operands need a broadcast. None: it can."""
         if self.kind not in chip.functions:
             return f"{chip.key('vector')}.functions has no {self.kind}"
         shapes = [graph.types[n].shape for n in node.inputs]
@@ -48,12 +49,15 @@ class Binary(FloatOp):
         return None
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: operands may have 32-bit codes."""
         return True
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: the output may have 32-bit codes."""
         return True
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return one `IntegerBinary`. Constant operands are registered as codes."""
         names, quants = zip(*(self._operand(i, node, scope) for i in range(2)))
         a, b = quants
         y = scope.quant(node.outputs[0])

@@ -36,9 +36,11 @@ class _Pooling(TiledOp):
         return True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """Return the operator itself for one image; None where samples are not along dimension 0."""
         return split_per_sample(self, layer, axis) if axis == 0 else None
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        """Yield cuts of channels, then rows; columns are cut only in tiles of one row and the fewest channels."""
         _, height, width, channels = layer.output.shape
         lanes = lcm(layer.chip.lanes, layer.channel_step(layer.node.inputs[0], layer.node.outputs[0]))
         for part in halvings(channels, lanes):
@@ -55,6 +57,7 @@ class _Pooling(TiledOp):
         return (LoopOrder((*one_by_one((images,)), parts, *places)),)
 
     def windows(self, layer: Layer, axis: int) -> Windows:
+        """Return the pool's window on its input."""
         _, height, width, _ = layer.input_type(0).shape
         return {layer.node.inputs[0]: (self.geometry.axes(height, width)[axis - 1],)}
 
@@ -177,6 +180,7 @@ class IntegerAveragePool(_Pooling):
     requants: tuple[tuple[int, Requant], ...]
 
     def reference(self, inputs: Sequence[Array]) -> Array:
+        """Compute the window sums, each requantized by the number of elements that its window counts."""
         x, g = inputs[0], self.geometry
         sums = fixed_point.pool_sum(
             x, kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations, x_zero_point=self.x_zero_point
@@ -194,6 +198,7 @@ class IntegerAveragePool(_Pooling):
         return self.geometry, self.count_padding
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
+        """Return the loop nest. No tile holds windows that count different numbers of elements."""
         _, height, width, _ = layer.output.shape
         if self.count_padding or not any(self.geometry.pads):
             return self._nest(layer, tiling, [(0, height)], [(0, width)], extent)

@@ -57,6 +57,7 @@ class MaxPool(FloatOp):
     keeps_scale = True
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot pool: max_pool is missing, or the window is beyond its limits. None: it can."""
         if "max_pool" not in chip.functions:
             return f"{chip.key('vector')}.functions has no max_pool"
         return beyond_pools(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
@@ -81,6 +82,10 @@ class AveragePool(FloatOp):
         return self.activation == (None, None)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """Return why the chip cannot average, neither as a convolution nor on the vector engine. None: it can.
+
+        Reasons are a missing average_pool, a division by what is no power of two, and a window beyond the limits.
+        """
         if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip):
             return None
         if "average_pool" not in chip.functions:
@@ -96,9 +101,11 @@ class AveragePool(FloatOp):
         return chip.array_types if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip) else chip.operand_types
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return whether the input may have 32-bit codes: only on the vector engine."""
         return not self.as_convolution(graph.types[node.inputs[0]].shape[3], chip)
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Return True: the output may have 32-bit codes."""
         return True
 
     def as_convolution(self, channels: int, chip: Chip) -> bool:
@@ -118,6 +125,9 @@ class AveragePool(FloatOp):
         return sorted({int(v) for v in np.unique(window_counts(self.geometry, height, width, self.count_padding))})
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
+        """Return one node: a depthwise convolution, or an `IntegerAveragePool` with a requantization for each number of
+        elements.
+        """
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
         low, high = clamp_codes(self.activation, y, codes)
