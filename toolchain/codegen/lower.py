@@ -1,6 +1,6 @@
 """Lower a planned region to machine operations with addresses, in program order, without signals and waits.
 
-Input are the plan (`schedule.plan`) and base addresses (`codegen.link`). The output goes to `codegen.synchronise`. For
+Inputs are the plan (`schedule.plan`) and base addresses (`codegen.link`). The output goes to `codegen.synchronise`. For
 each tile come its loads, then computes, then stores. Loads of the next tile move ahead of this tile's computes and
 stores where no common byte forbids it. What lies in its buffer already is not loaded again.
 """

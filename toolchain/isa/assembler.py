@@ -1,7 +1,8 @@
 """Encode machine operations as a program's bytes, decode them, and assemble listings.
 
 `encode` and `decode` choose the codec by the kind of table: `isa.descriptors` or `isa.registers`. `assemble` reads the
-text that `isa.listing` writes, and says in each fault which line is wrong.
+text that `isa.listing` writes, and says in each fault which line is wrong. The first line names the instruction set,
+`isa NAME`; numbers before `:` and text after `;` are skipped.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def assemble_words(text: str, isa: Isa, layers: int | None) -> AssembledProgram:
 
 
 def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int]]:
-    """Return the statement without its `layer=`, and the layers that it names."""
+    """Return the statement without its `layer=`, and the layers that it names. Raise ProgramError where it has two, or
+    a layer that there is not.
+    """
     layer_words = [word for word in statement.split() if word.startswith("layer=")]
     if not layer_words:
         return statement, []
@@ -88,7 +91,10 @@ def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int
 
 
 def _spread(line: int, layers: list[int], operations: int) -> list[int]:
-    """Return a layer for each operation of a word; the wait and the signal that it carries count as operations."""
+    """Return a layer for each operation of a word; the wait and the signal that it carries count as operations.
+
+    One layer stands for all of them, none for -1. Raise ProgramError for another number.
+    """
     if len(layers) == operations:
         return layers
     if len(layers) > 1:
@@ -97,7 +103,7 @@ def _spread(line: int, layers: list[int], operations: int) -> list[int]:
 
 
 def split_listings(text: str) -> list[str]:
-    """Return the listings of a text with several, each from its line `isa NAME` on.
+    """Return the listings of a text with several, each from its line `isa NAME` on; empty where there is no such line.
 
     Empty lines stand for all text before, so that faults name lines of the whole. Raise ProgramError for a text of too
     many lines.

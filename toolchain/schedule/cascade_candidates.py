@@ -269,7 +269,7 @@ class BufferCounts(NamedTuple):
 
 
 class ConstantBuffers:
-    """The items that pass through a layer's tile buffers, collected tile by tile.
+    """The items that pass through a layer's tile buffers, collected tile by tile: constants apart from the others.
 
     `sizes`: the largest item of each buffer. `blocks`: constants by key of the buffer and first channel of the block.
     `read`: inputs that each block of channels reads again, by key of the buffer.

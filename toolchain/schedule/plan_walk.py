@@ -122,7 +122,9 @@ class RecordedWalk:
         self._record(plan, 0)
 
     def move_to(self, plan: PlannedRegion) -> None:
-        """Record another plan, from the first layer that differs on."""
+        """Record another plan, from the first layer that differs on. A plan with other parts or tensors is walked from
+        the beginning.
+        """
         if not self._is_near(plan):
             self._walk = PlanWalk(plan, self._model, self._some, {})
             self._record(plan, 0)
@@ -219,6 +221,7 @@ def _is_same(old: Part, new: Part) -> bool:
 
 
 def _addresses(plan: PlannedRegion, space: int) -> Set[tuple[str, int]]:
+    """Return (name, address) of all slots and roots placed in this memory."""
     return plan.placements[space].addresses.items() if space in plan.placements else frozenset()
 
 
