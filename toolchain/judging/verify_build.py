@@ -48,7 +48,8 @@ def verify_build(
 
     The program must give the bits of the integer reference on the first sample. The reference is compared with float on a few
     samples. On held-out samples the network whose ranges did not see them is judged; errors of layers are those of the network
-    that is written. A failed gate raises nothing; the result holds it.
+    that is written. A failed gate raises nothing; the result holds it. Advice is tried, unless the build starts in a graph that
+    somebody edited.
 
     `entry`: bytes of the file and the name of one of its entries.
     `compiled`: the compiled network of this entry; `calibrated`: the network that it was made of.

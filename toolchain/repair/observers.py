@@ -149,9 +149,10 @@ class _Search:
 
 
 def list_inner_tensors(model: NormalModel) -> list[str]:
-    """Return the tensors between the steps of an operator, in graph order.
+    """Return the tensors between the steps of decomposed operators, in graph order; empty where none was decomposed.
 
-    A square or a sum that is clipped there is wrong for the rare sample that needs it, which a trial may not hold.
+    The search leaves them alone. A square or a sum that is clipped there is wrong for a rare sample, which a trial may not
+    hold.
     """
     if model.undivided is None:
         return []

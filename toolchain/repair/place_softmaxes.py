@@ -37,7 +37,7 @@ class _LongSoftmax:
     codes: CodeType
 
     def list_sources(self) -> set[str]:
-        """Return the nodes of the model that it stands for."""
+        """Return the nodes of the model that the Softmax and its moves stand for."""
         return {s for n in (self.node, *self.moves) for s in n.sources or (n.name,)}
 
 
@@ -94,7 +94,10 @@ def _list_moves_to_output(graph: OnnxGraph, tensor: str) -> tuple[OnnxNode, ...]
 
 
 def _compare(network: Network, softmax: _LongSoftmax, samples: Iterable[Sample]) -> tuple[float, float] | None:
-    """Return the SQNR in dB of the probabilities, on the chip and on the host; None where values are not finite."""
+    """Return the SQNR in dB of the probabilities, on the chip and on the host; None where values are not finite.
+
+    The host gets scores that are rounded to the machine's own codes.
+    """
     (scores,), (output,) = softmax.node.inputs, softmax.node.outputs
     values = run_float(network.model, (scores, output), samples, FEW_SAMPLES)
     if values is None:

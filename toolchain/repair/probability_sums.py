@@ -78,7 +78,12 @@ def _trace(graph: OnnxGraph, softmax: OnnxNode) -> tuple[OnnxNode, ...]:
 
 
 def list_hostable_sums(network: Network) -> list[OnnxNode]:
-    """Return the nodes of all sums that the chip computes and nobody pins, with what follows up to an output, in graph order."""
+    """Return the nodes of all sums of probabilities that the host may compute, with what follows them up to an output, in graph
+    order.
+
+    The chip computes such a sum so far, no type or raw port is pinned in it, and its products take few MACs a probability. What
+    follows stays on the chip where a product of its own is among it.
+    """
     model = network.model.undivided or network.model
     graph, on_chip = model.graph, {*network.chip_tensors}
     pinned = {*network.types, *network.selection.types} | {n for n in graph.outputs if model.name(n) in network.raw_ports}
@@ -108,7 +113,7 @@ def _list_followers(graph: OnnxGraph, nodes: Collection[OnnxNode]) -> list[OnnxN
 
 
 def _is_dear(model: NormalModel, nodes: Collection[OnnxNode]) -> bool:
-    """Return whether products take more MACs a probability than a host's Softmax is worth."""
+    """Return whether products take more than 16 MACs a probability, which is more than a host's Softmax is worth."""
     names = {n.name for n in nodes}
     probabilities = sum(model.types[n.outputs[0]].elements for n in nodes if n.op.op_type == "Softmax")
     macs = 0

@@ -43,7 +43,7 @@ class Point:
 class Job:
     """All that a worker process needs to build one point.
 
-    `key`: content hash of the build.
+    `key`: content hash of the build, in hexadecimal digits; folders and limits do not enter it.
     `code`: digest of the toolchain.
     `machine`: name or file of the machine; `changes`: new values of its keys.
     `network`: keys of the network's section.

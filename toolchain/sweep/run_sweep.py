@@ -112,7 +112,10 @@ class Evaluator:
 
 
 def run_grid(sweep: Sweep, store: Store, engine: Engine, progress: Progress) -> SweepRun:
-    """Build every point of the grid and return the rows. Raise CompileError where the engine cannot go on."""
+    """Build every point of the grid that the store lacks, and return the rows of all.
+
+    Raise CompileError where a file cannot be read or the engine cannot go on.
+    """
     evaluator = Evaluator(sweep, store, engine, progress, count_grid(sweep))
     rows = evaluator.evaluate(list_grid(sweep))
     return SweepRun(rows, evaluator.new, evaluator.new_cpu_seconds)
@@ -133,7 +136,7 @@ def run_search(
 
     `objectives`: to be minimized together.
     `trials`: points to evaluate for each network; `batch`: how many at a time; `seed`: of the drawing.
-    Raise CompileError where optuna is missing or the engine cannot go on.
+    Raise CompileError where optuna is missing, a file cannot be read or the engine cannot go on.
     """
     evaluator = Evaluator(sweep, store, engine, progress, trials * len(sweep.networks))
     rows: dict[str, Row] = {}
