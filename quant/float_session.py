@@ -247,12 +247,14 @@ class CheckedSession:
 def largest_distance(expected: Sequence[Any], values: Sequence[Any]) -> float:
     """Return the largest distance of an output: the rms of its differences over its own rms, where `expected` is finite.
 
-    It is infinite where shapes, types or what is finite differ. Sequences and other values that are no arrays are not compared.
+    It is infinite where shapes or types differ, or a finite number became infinite or NaN, and 0 without outputs. Texts must be
+    equal. Of sequences and other values that are no arrays only the type is compared.
     """
     return max((_distance(a, b) for a, b in zip(expected, values, strict=True)), default=0.0)
 
 
 def _distance(expected: Any, value: Any) -> float:
+    """Return the distance of one output, as `largest_distance`."""
     if not (_is_array(expected) and _is_array(value)):
         return 0.0 if type(expected) is type(value) else np.inf
     return _array_distance(expected, value)
@@ -400,7 +402,10 @@ class _Part(NamedTuple):
 
 
 class FloatSession:
-    """A session that computes some tensors of a float network, its inputs among them, for one sample at a time."""
+    """A session that computes some tensors of a float network, its inputs among them, for one sample at a time.
+
+    `run` returns them all, `stream` one by one, so that few are in memory at once.
+    """
 
     def __init__(
         self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False, lean: bool = False
@@ -438,7 +443,9 @@ class FloatSession:
         return [values[n] for n in self._names]
 
     def stream(self, sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield each of the tensors as soon as its part of the model has run.
+        """Yield (name, value) of each of the tensors once: requested inputs first, then each as soon as its part of the model has
+        run.
+
         A tensor is freed after the last part that reads it. Raise InferenceError or MemoryError.
         """
         requested, values = set(self._names), dict(sample)

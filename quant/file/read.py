@@ -47,6 +47,7 @@ def read_parameters(
     checked.
     `numerics`: of the machine that must be able to express the scales; None: not checked.
 
+    Encodings may name tensors that the model lacks: those are dropped, and `layers` is not called.
     Raise ConfigError with every fault as `file:line: path: reason`. Raise CompileError where the repair is not of this model.
     """
     if path.suffix in SUFFIXES:
