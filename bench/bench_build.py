@@ -42,7 +42,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds of user and system together; peak resident memory."""
+    """CPU seconds of user and system together, and peak resident memory in MiB."""
 
     cpu_s: float
     peak_mib: float
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def cost(command: Sequence[str], tree: Path = ROOT) -> Cost:
-    """Runs `python COMMAND` with the code of a tree. Raises SystemExit with its exit code when it fails."""
+    """Run `python COMMAND` with the code of a tree and return its cost. Raise SystemExit with its exit code where it fails."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(tree.resolve())}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's modules are compiled once
     process = subprocess.Popen([sys.executable, "-P", *command], stdout=subprocess.DEVNULL, env=environment)
@@ -85,7 +85,7 @@ def cost(command: Sequence[str], tree: Path = ROOT) -> Cost:
 
 
 def calibration(path: str, inputs: int, target: Path) -> None:
-    """An .npz of `inputs` standard normal samples."""
+    """Write an .npz of `inputs` standard normal samples to `target`."""
     model = load_model(path, {})
     rng = np.random.default_rng(0)
     arrays = {}
@@ -157,6 +157,7 @@ def line(result: Result | Comparison) -> str:
 
 
 def arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="ONNX models with float inputs of static shape")
     parser.add_argument("--hw", default="edge16")

@@ -76,7 +76,7 @@ TILES = [(4, 8, 8, 3), (8, 16, 16, 3), (8, 16, 16, 1), (8, 64, 64, 3), (16, 32, 
 
 
 def cpu_seconds(run: Callable[[], Any], repeats: int) -> float:
-    """The least CPU time of one call; short calls are timed in batches."""
+    """Return the least CPU time of one call; short calls are timed in batches."""
     run()
     start = time.process_time()
     run()
@@ -91,7 +91,7 @@ def cpu_seconds(run: Callable[[], Any], repeats: int) -> float:
 
 
 def bench_requantize(repeats: int) -> list[dict[str, Any]]:
-    """10 M int32 accumulators per channel, against the form one writes first in numpy int64."""
+    """Measure 10 M int32 accumulators per channel, against the form one writes first in numpy int64; return a row a case."""
     rng = np.random.default_rng(0)
     rows = []
     for c, dtype in ((64, np.int8), (256, np.int8), (64, np.int16)):
@@ -130,7 +130,8 @@ def _round_shift(p: np.ndarray, acc: np.ndarray, shift: np.ndarray, rule: Roundi
 
 
 def bench_conv(layers: Sequence[tuple[int, ...]], depthwise: bool, repeats: int) -> list[dict[str, Any]]:
-    """u8s8 convolutions to int32 against onnxruntime's ConvInteger (int32) and QLinearConv (uint8)."""
+    """Measure u8s8 convolutions to int32 against onnxruntime's ConvInteger (int32) and QLinearConv (uint8); return a row a
+    layer."""
     rng = np.random.default_rng(0)
     rows = []
     for size, ic, oc, k, stride, count in layers:
@@ -160,7 +161,7 @@ def bench_conv(layers: Sequence[tuple[int, ...]], depthwise: bool, repeats: int)
 
 
 def _session(op: str, w: np.ndarray, size: int, ic: int, stride: int, pad: int, groups: int) -> Any:
-    """Constants: zero point 3, scale 0.01."""
+    """Return an onnxruntime session of one operator; its constants are zero point 3 and scale 0.01."""
     values: dict[str, np.ndarray] = {"w": w, "xz": np.array(3, np.uint8)}
     names, kind = ["x", "w", "xz"], TensorProto.INT32
     if op == "QLinearConv":
@@ -174,7 +175,7 @@ def _session(op: str, w: np.ndarray, size: int, ic: int, stride: int, pad: int, 
 
 
 def bench_tiles(repeats: int) -> list[dict[str, Any]]:
-    """Overhead of one call on small tiles."""
+    """Measure one call on small tiles, which shows its overhead; return a row a tile."""
     rng = np.random.default_rng(0)
     rows = []
     for size, ic, oc, k in TILES:
@@ -197,7 +198,7 @@ def bench_tiles(repeats: int) -> list[dict[str, Any]]:
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Ratios over the whole table, each layer as often as the network has it."""
+    """Return the ratios over the whole table, each layer as often as the network has it."""
     sums = {key: sum(r[key] * r["count"] for r in rows) for key in ("ours_s", "conv_integer_s", "qlinear_conv_s", "macs")}
     return {
         "ratio_conv_integer": sums["conv_integer_s"] / sums["ours_s"],

@@ -37,6 +37,7 @@ def resident_mib() -> float:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
     start = time.process_time()
     call()
     return time.process_time() - start

@@ -58,6 +58,7 @@ def read_stat(pid: int) -> tuple[int, float]:
 
 
 def find_children(pid: int) -> list[int]:
+    """Return the process ids of a process's children."""
     children = []
     for entry in Path("/proc").iterdir():
         try:
@@ -82,6 +83,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
+        """The scheduler's address."""
         return f"tcp://127.0.0.1:{self.port}"
 
     def measure(self) -> None:
@@ -101,6 +103,7 @@ class Cluster:
         os.kill(worker, signal.SIGKILL)
 
     def kill_scheduler(self) -> None:
+        """Kill the scheduler."""
         print(f"  kills scheduler {self.scheduler.pid}", flush=True)
         self.scheduler.kill()
 
@@ -174,6 +177,7 @@ def count_new(done: subprocess.CompletedProcess[str]) -> tuple[int, float]:
 
 
 def children_cpu_seconds() -> float:
+    """Return the CPU seconds of this process's children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -95,14 +95,14 @@ def network(name: str) -> onnx.ModelProto:
 
 
 def decoder() -> onnx.ModelProto:
-    """The decoder of examples/decoder for 200 tokens, without caches."""
+    """Return the decoder of examples/decoder for 200 tokens, without caches."""
     import make_decoder  # pyright: ignore[reportMissingImports]
 
     return make_decoder.decoder(make_decoder.SEQUENCE, False)
 
 
 def built_for(model: onnx.ModelProto | Path, machine: str, *host_nodes: str) -> Build:
-    """A quick build on random inputs."""
+    """Return a quick build on random inputs."""
     return build(model, BuildOptions(machine, level=0, repair="none", host_nodes=host_nodes))
 
 
@@ -132,7 +132,7 @@ def check_islands(name: str, built: Build, hosts: Hosts, record: Record) -> None
 
 
 def measure_distance(expected: np.ndarray, value: np.ndarray) -> float:
-    """The largest difference as a share of the largest magnitude; infinite where shapes, NaN or infinities differ."""
+    """Return the largest difference as a share of the largest magnitude; inf where shapes, NaN or infinities differ."""
     finite = np.isfinite(expected)
     if expected.shape != value.shape or not np.array_equal(expected[~finite], value[~finite], equal_nan=True):
         return np.inf

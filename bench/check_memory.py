@@ -32,7 +32,7 @@ NETWORKS = {  # name -> arguments of npu-build behind the model
 
 
 def model_file(name: str, folder: Path) -> Path:
-    """The network of this name of examples/, with weights."""
+    """Return the file of the network of this name of examples/, with weights."""
     from fill_weights import GRAPHS, fill_model  # pyright: ignore[reportMissingImports]
 
     if name == "classifier":
@@ -43,7 +43,7 @@ def model_file(name: str, folder: Path) -> Path:
 
 
 def run_limited(arguments: Sequence[str], address_bytes: int) -> subprocess.CompletedProcess[str]:
-    """Runs npu-build in at most so much address space and CPU_S seconds."""
+    """Run npu-build in at most so much address space and CPU_S seconds, and return how it ended."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -54,7 +54,7 @@ def run_limited(arguments: Sequence[str], address_bytes: int) -> subprocess.Comp
 
 
 def measure_least_bytes() -> int:
-    """The least address space, to 4 MiB, in which `npu-build --help` works."""
+    """Return the least address space in bytes, to 4 MiB, in which `npu-build --help` works."""
     low, high = 0, 1 << 10
     while high - low > 4:
         middle = (low + high) // 2
@@ -63,7 +63,7 @@ def measure_least_bytes() -> int:
 
 
 def ending_fault(ended: subprocess.CompletedProcess[str], files: Sequence[str]) -> str | None:
-    """Return the fault in how a build ended, None: there is none.
+    """Return the fault in how a build ended; None where there is none.
 
     `files`: in its folder of outputs.
     """

@@ -49,7 +49,7 @@ Results = dict[tuple[str, str], Verdict]
 
 
 def node_cases(patterns: Sequence[str]) -> list[Any]:
-    """The package's cases of which a pattern matches the name; all without patterns. Raises CompileError where none does."""
+    """Return the package's cases whose name matches a pattern; all without patterns. Raise CompileError where none does."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
@@ -62,7 +62,7 @@ def node_cases(patterns: Sequence[str]) -> list[Any]:
 
 
 def in_own_process(case: Case, machine: Machine) -> Verdict:
-    """The verdict of a forked process with limits of its own: what ends it is a verdict too."""
+    """Return the verdict of a forked process with limits of its own; if something ends the process, that is a verdict too."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 

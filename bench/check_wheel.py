@@ -49,7 +49,7 @@ COMMANDS = (
 
 
 class FailedStep(Exception):
-    """A command that did not start, hung, or ended with another exit code than 0."""
+    """An error: a command did not start, hung, or ended with another exit code than 0."""
 
 
 def run_step(command: Sequence[str], folder: Path) -> str:

@@ -47,10 +47,12 @@ class DrawnGraph:
         self.earlier: dict[tuple[int, ...], str] = {}
 
     def add(self, op: str, inputs: Sequence[str], shape: tuple[int, ...], **attributes: object) -> None:
+        """Append a node that reads the current tensor and `inputs`; its output, of this shape, is the current one then."""
         self.count += 1
         self.x, self.shape = self.graph.node(op, f"t{self.count}", [self.x, *inputs], **attributes), shape
 
     def weight(self, *shape: int) -> str:
+        """Add random weights of this shape and return their name."""
         scale = np.sqrt(2 / np.prod(shape[1:]))
         return self.graph.constant(f"w{self.count}", (self.values.standard_normal(shape) * scale).astype(np.float32))
 
@@ -123,6 +125,7 @@ def judge_case(rng: random.Random, machines: Sequence[str], level: int) -> tuple
 
 
 def _goes_with(objective: Objective, machine: Machine) -> bool:
+    """Return whether the machine can plan for the objective, and that it is not `cycles`."""
     return objective != "cycles" and (objective != "energy" or machine.chip.energy is not None)
 
 

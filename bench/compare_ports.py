@@ -57,6 +57,7 @@ class PortCase:
 
 
 def _draw_normal(*shape: int) -> Callable[[np.random.Generator, int], Arrays]:
+    """Return a function that draws standard normal samples of this shape for x; its argument is their number."""
     return lambda rng, count: {"x": rng.standard_normal((count, *shape)).astype(np.float32)}
 
 

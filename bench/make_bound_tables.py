@@ -32,7 +32,7 @@ HEADS = ("network", "cycles", "x units", "x alone", "DRAM bytes", "x least", "by
 
 
 def sram_bytes(text: str) -> int:
-    """Raises CompileError."""
+    """Parse a size such as 64KiB into bytes. Raise CompileError."""
     try:
         return read_bytes(text)
     except ValueError as fault:
@@ -73,12 +73,12 @@ def figures_of(model: Path, options: BuildOptions) -> Mapping[str, Any] | None:
 
 
 def ratio(value: float, bound: float) -> str:
-    """Times the bound."""
+    """Return a value as a multiple of its bound, as text; `-` without a bound."""
     return f"{value / bound:.3f}" if bound else "-"
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines in Markdown, with the geometric means below."""
+    """Return the lines of the table in Markdown, with the geometric means below."""
     rows = [row(figures) for figures in results if figures["layers"]]
     means = [math.exp(sum(math.log(float(r[column])) for r in rows) / len(rows)) for column in (2, 3, 5)] if rows else []
     if rows:

@@ -200,6 +200,7 @@ def subjects_of(paths: Sequence[Path], machines: Sequence[str], level: int) -> l
 
 
 def arguments(argv: Sequence[str] | None = None) -> Any:
+    """Return the options of the command line, or of `argv`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")

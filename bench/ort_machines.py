@@ -10,7 +10,7 @@ from toolchain.isa import Machine
 
 
 def float32_machine(base: Machine) -> Machine:
-    """The machine with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
+    """Return the machine with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
     data = json.loads(base.chip.model_dump_json())
     data["name"] = f"{base.chip.name}_float32"
     scale = {"kind": "float32", "multiplier_bits": 24, "shift_min": 0, "shift_max": 62}

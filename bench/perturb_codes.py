@@ -55,7 +55,7 @@ EQUAL_DB = 200.0
 
 
 def integer_graph(network: Network, samples: Sequence[Sample]) -> Graph:
-    """Raises CompileError: a part of the network is on the host."""
+    """Return the calibrated integer network. Raise CompileError where a part of it is on the host."""
     result = calibrate_network(network, samples, None, "none", lambda *_: None)
     graph = network.integer(result.quantization)
     hosted = next((n.name for n in graph.nodes if isinstance(n.op, OnnxOp)), None)
@@ -65,7 +65,10 @@ def integer_graph(network: Network, samples: Sequence[Sample]) -> Graph:
 
 
 def outputs_of(graph: Graph, sample: Sample, codes_of: Callable[[Node, list[Array]], Array]) -> Mapping[str, Array]:
-    """The outputs, real. codes_of: what a node makes of its inputs."""
+    """Return the real outputs for a sample.
+
+    `codes_of`: computes a node's codes from its inputs.
+    """
     computed_names = {name for node in graph.nodes for name in node.outputs}
     values = dict(graph.constants)
     for name in dict.fromkeys(
@@ -79,6 +82,7 @@ def outputs_of(graph: Graph, sample: Sample, codes_of: Callable[[Node, list[Arra
 
 
 def as_it_is(node: Node, inputs: list[Array]) -> Array:
+    """Return the codes that the node computes."""
     return operator_of(node, NpuOp).reference(inputs)
 
 

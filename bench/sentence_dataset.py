@@ -40,7 +40,7 @@ def _spread(text: str) -> int:
 
 
 class Tokens:
-    """text -> (int64[1, length] of ids, int64[1, length] of ones where there is a token)."""
+    """A tokenizer: a text becomes int64[1, length] of ids, and int64[1, length] with ones where there is a token."""
 
     def __init__(self, tokenizer: Mapping[str, Any], length: int) -> None:
         self._ids, self._length = tokenizer["model"]["vocab"], length
@@ -54,7 +54,8 @@ class Tokens:
         return ids, mask
 
     def _pieces(self, word: str) -> list[str]:
-        """The longest that the vocabulary has, from the left."""
+        """Return the pieces of a word, from the left the longest that the vocabulary has; the unknown token alone where none
+        fits."""
         pieces, start = list[str](), 0
         while start < len(word):
             tried = ((("##" if start else "") + word[start:end], end) for end in range(len(word), start, -1))

@@ -42,6 +42,7 @@ def above(real: Runs, first: Runs, second: Runs) -> SqnrDifference:
 
 
 def _noise(real: Sequence[Array], got: Sequence[Array]) -> float:
+    """Return the energy of the error over all samples."""
     return sum(float(np.sum(np.square(np.asarray(r, np.float64) - g))) for r, g in zip(real, got, strict=True))
 
 

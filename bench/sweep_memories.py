@@ -53,7 +53,7 @@ def iterate_halved(file: Path, folder: Path) -> Iterator[tuple[str, int, Path]]:
 
 
 def outcome(network: Path, machine: Path, level: int) -> tuple[str, str]:
-    """'built', 'refused' or 'failed', and the message or the traceback."""
+    """Return 'built', 'refused' or 'failed', and the message or the traceback."""
     try:
         build(network, BuildOptions(str(machine), level=level, samples=1))
     except ToolchainError as fault:

@@ -30,6 +30,8 @@ FAULT = 0.03  # more cycles than with less SRAM, beyond which a plan is a fault
 
 
 class Point(NamedTuple):
+    """The figures of one size: simulated and expected cycles, and DRAM bytes."""
+
     cycles: int
     expected: int
     dram_bytes: int
@@ -45,6 +47,7 @@ class Least:
         self.least, self.worst, self.faults = math.inf, 0.0, 0
 
     def cell(self, figure: int) -> str:
+        """Return a figure as a cell, marked where it exceeds the least so far, and record it."""
         more = max(0.0, figure / self.least - 1)
         self.least, self.worst = min(self.least, figure), max(self.worst, more)
         self.faults += more > FAULT
@@ -52,7 +55,7 @@ class Least:
 
 
 def sizes(count: int) -> list[int]:
-    """Whole KiB, which banks divide."""
+    """Return `count` sizes in bytes in equal ratios, rounded to whole KiB, which banks divide."""
     ratio = (LAST / FIRST) ** (1 / (count - 1))
     return [round(FIRST * ratio**k / 1024) * 1024 for k in range(count)]
 

@@ -32,7 +32,7 @@ IDEAL, ALL = "ideal", "all"  # beside the names of terms: none is charged, each 
 
 
 def variants() -> Mapping[str, tuple[str, ...]]:
-    """The terms that are ideal, by what is then charged: none, one, all."""
+    """Return the terms that are ideal, by what is then charged: none, one, all."""
     return {IDEAL: tuple(TERMS), **{name: tuple(t for t in TERMS if t != name) for name in TERMS}, ALL: ()}
 
 
@@ -68,7 +68,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _more(cycles: int, ideal: int) -> str:
-    """Percent beyond the ideal ones."""
+    """Return the percentage beyond the ideal cycles, as text; `0` where there is none."""
     return f"{100 * (cycles - ideal) / ideal:+.1f}" if cycles != ideal else "0"
 
 

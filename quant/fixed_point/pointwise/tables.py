@@ -1,9 +1,9 @@
 """Builds and applies lookup tables: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
 
-A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that fits, the
-entry saturates. Positive infinity and everything above gives `high`, negative infinity and everything below gives `low`. NaN
-gives `low` too; there the function is not defined, say sqrt of a negative input. Scales must be positive and finite;
-FixedPointError otherwise.
+A table is built once, in float64 (TFLite's 16-bit form in the precision asked for), and is then data; looking up is integer only.
+Where the function has no value that fits, the entry saturates. Positive infinity and everything above gives `high`, negative
+infinity and everything below gives `low`. NaN gives `low` too; there the function is not defined, say sqrt of a negative input.
+Scales must be positive and finite; FixedPointError otherwise.
 """
 
 from __future__ import annotations
