@@ -1,6 +1,6 @@
-"""Compute sums, differences and products of codes in which nothing is rounded: logic, comparisons and choices are made of
-them.
+"""Build the sums, differences and products of codes of which logic, comparisons and choices are made.
 
+Where scales fit each other, nothing is rounded.
 `FINE` is the factor by which a comparison magnifies a difference of codes; `TRUTH` are the qparams of bools.
 """
 
@@ -67,7 +67,7 @@ class CodeSteps:
         return CodeOperand(tensor, scope.quant(tensor), scope.codes(tensor), scope.graph.types[tensor].shape)
 
     def constant(self, what: str, codes: Array, quant: Quant, like: CodeType) -> CodeOperand:
-        """Make a constant operand.
+        """Return a constant operand; the constant is registered when a step reads it.
 
         `codes`: integers within those of the type `like`.
         """

@@ -39,7 +39,7 @@ def magnitude(steps: DecompositionBuilder) -> None:
 
 
 def _legs(steps: DecompositionBuilder) -> tuple[str, str] | None:
-    """Return a and b where the Sqrt reads a^2 + b^2, else None."""
+    """Return a and b where the Sqrt reads a^2 + b^2, else None. Steps then count as doing the work of the sum and the squares."""
     producers = steps.graph.producers()
 
     def made_by(name: str, op_type: str) -> OnnxNode | None:

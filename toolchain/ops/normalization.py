@@ -13,7 +13,10 @@ Mean = Callable[[str, str], str]  # what it is, and of which tensor
 
 
 def layer_normalization(steps: DecompositionBuilder) -> None:
-    """Decompose LayerNormalization: (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias."""
+    """Decompose LayerNormalization: (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias.
+
+    The mean and 1 / root become outputs 1 and 2 where these have readers.
+    """
     (x, scale, *bias), axes = steps.node.inputs, _last(steps)
     less, factor = _centre(steps, lambda what, of: steps.add("ReduceMean", of, axes, what=what, output=1 if of == x else None))
     _affine(steps, less, factor, scale, *bias)

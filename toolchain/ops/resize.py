@@ -100,7 +100,7 @@ def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
 
 
 def _with_edges(scope: SelectionContext, source: str, rows: bool, columns: bool) -> str:
-    """Return the source with its first and last rows, or columns, repeated once."""
+    """Return the source with its first and last row repeated once where `rows` says so, and its columns where `columns` does."""
     for axis, is_padded in ((1, rows), (2, columns)):
         if not is_padded:
             continue

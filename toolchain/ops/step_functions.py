@@ -121,7 +121,11 @@ class _PartValues:
         return self.stepping[id(part)]
 
     def is_step(self, part: Function) -> bool:
-        """Return whether the part itself steps, by more than rounding to codes does."""
+        """Return whether the part itself steps, by more than rounding to codes does.
+
+        A sign always steps. A rounding does where its argument moves by at most half a number from code to code.
+        A choice does where it jumps by more than four codes of its own range.
+        """
         kind, arguments = part[0], part[1:]
         if kind not in _KINDS:
             return False

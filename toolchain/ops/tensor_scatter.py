@@ -37,7 +37,7 @@ class ScatterRows(FloatOp):
         return _find_missing_type(graph.types[node.inputs[0]].shape[self.axis], chip)
 
     def number_type(self, shape: tuple[int, ...], chip: Chip) -> CodeType:
-        """Return the narrowest type of codes for the place. `shape`: of x."""
+        """Return the narrowest type of codes for the place, on a machine that has one (`number_types`). `shape`: of x."""
         return min(number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
 
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:

@@ -110,7 +110,11 @@ def _part(steps: CodeSteps, what: str, c: CodeOperand, x: CodeOperand, y: CodeOp
 
 
 def _where(scope: SelectionContext) -> None:
-    """Select a Where. Refuse NaN, and large constants that others than masked operators read."""
+    """Select a Where. Refuse constants with NaN, and constants of large magnitude.
+
+    A large negative one is accepted where only operators read the result to which so low a value adds nothing, such as
+    Softmax.
+    """
     no_nan(scope, scope.node.inputs)
     values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
     far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)

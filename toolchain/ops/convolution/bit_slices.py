@@ -1,4 +1,5 @@
-"""Compute with weights of more bits than an array takes: they are sums of an upper and lower bit slices, called planes here.
+"""Compute with weights of more bits than an array takes: they are the sum of an upper bit slice and lower ones, called
+planes.
 
 `select_convolution` makes a product of each plane and sums them. `input_bit_slices` cuts the input in the same way.
 """
@@ -196,6 +197,7 @@ def sum_slice_products(
 
 
 def _sum(node: Node, limits: tuple[int, int], scope: QuantContext) -> Node:
+    """Return the node as an `IntegerBinary` that adds its two inputs. `limits`: clamp of the codes."""
     a, b, y = (scope.quant(n) for n in (*node.inputs, *node.outputs))
     r = sum_requants(node, (a, b, y), "add", *limits, scope)
     op = IntegerBinary("add", a.zero_point, b.zero_point, r.left_shift, r.q_requant, r.r_requant, r.out_requant)

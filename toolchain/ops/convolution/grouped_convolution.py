@@ -96,6 +96,7 @@ class Grouped(Lowering):
         super().__init__(op, layer, tiling)
 
     def _make_tasks(self, point: tuple[Any, ...], taps: list[tuple[Taps, Taps]]) -> list[TileTask]:
+        """Return the one task of a tile, for all its groups; none where its channels are no whole groups."""
         tile, _ = self._tile(point)
         start, count = tile.channels[0] // self.group_outputs, tile.channels[1] // self.group_outputs
         if (start * self.group_outputs, count * self.group_outputs) != tile.channels:

@@ -43,7 +43,11 @@ class LoopOrder:
     rows_outer: bool = True
 
     def steps(self, tiling: Tiling) -> dict[str, int] | None:
-        """Return the step of every loop by its name; None where the tiling does not belong to this order."""
+        """Return the step of every loop by its name, in items.
+
+        None where the tiling does not belong to this order, or a step is no whole number of items or out of its loop's
+        bounds.
+        """
         if tiling.rows_outer != self.rows_outer:
             return None
         step_by_axis = {axis.name: _step(axis, tiling) for axis in self.axes}
@@ -56,7 +60,8 @@ class LoopOrder:
     def tiling(self, steps: Mapping[str, int], dataflow: int = 0, mode: int = 0) -> Tiling:
         """Return the tiling with these steps, which are not checked against `multiple` and `least`.
 
-        `steps`: items by loop name; a loop that is left out takes all its items in one step.
+        `steps`: items by loop name, cut to the loop's size; a loop that is left out takes all its items in one step.
+        Loops without a field take one item, whatever `steps` says.
         """
         tiling = Tiling(1, 1, 1, 0, self.rows_outer, dataflow=dataflow, mode=mode)
         values: dict[str, Any] = {}

@@ -154,7 +154,7 @@ class SelectionContext:
         return name
 
     def emit(self, op: Any, inputs: tuple[str, ...], layout: str, most: int | None = None) -> None:
-        """Add the chip node that makes the model node's output, in `layout`. A rule calls it last, once for each output.
+        """Add the chip node that makes the model node's output, in `layout`. A rule calls it once, last.
 
         `most`: for an integer output, its largest number; None: the largest of the node's integer inputs.
         """

@@ -111,8 +111,8 @@ class AveragePool(FloatOp):
     def as_convolution(self, channels: int, chip: Chip) -> bool:
         """Return whether it runs as a depthwise convolution.
 
-        It does where the vector engine cannot pool such windows or divide by their size, and all windows count equally many
-        elements.
+        It does where the vector engine cannot pool such windows or divide by their size. All windows must count equally many
+        elements, and the padding must be within the array's limit.
         """
         uniform = self.count_padding or not any(self.geometry.pads)
         on_vector = "average_pool" in chip.functions and beyond_pools(self.geometry, channels, chip) is None

@@ -113,6 +113,7 @@ class Direction:
         return x if gates == gate else self.cut(gate, t, x, 1, gates.index(gate) * self.units, self.units)
 
     def cut(self, what: str, t: int, x: str, axis: int, start: int, size: int) -> str:
+        """Return `size` elements of x from `start` on, along `axis`."""
         return self.make(what, t, "Slice", x, (start,), (start + size,), (axis,), (1,))
 
     def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
