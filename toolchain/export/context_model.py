@@ -43,7 +43,7 @@ def context_model(container: Container, data: bytes, path: str | None, source_mo
     `data`: the compiled file's bytes.
     `path`: the file in which they lie, relative to the model's folder; None: the node holds them.
     `source_model`: the name of the file that was compiled.
-    Raise CompileError where there is no chip part, a state, or more bytes than a protobuf holds.
+    Raise CompileError where there is no chip part or a state, or where the bytes to embed are more than a protobuf holds.
     """
     partitions = name_partitions(container)
     _require_expressible(container, data, path)

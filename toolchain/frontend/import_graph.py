@@ -89,7 +89,8 @@ def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Im
     """Import a model whose inputs have these static types. Inputs without an entry must be initializers.
 
     Raise CompileError on type errors, cycles, undefined tensors, shapes that depend on data, and constants that hold NaN.
-    One message lists the faults of all nodes. Cycles, undefined tensors and NaN are reported alone.
+    One message lists the faults of all nodes. Cycles, undefined tensors, NaN, and outputs of another type than declared are
+    reported alone.
     """
     walk = ImportState(opset_of(proto), dict(inputs))
     visit_graph(proto.graph, walk)

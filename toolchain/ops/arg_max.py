@@ -30,8 +30,7 @@ class ArgMax(FloatOp):
     """A float operator for the position of the largest element under a window over one dimension.
 
     The output y[n, 0, 0, c] is the i of the largest x[n, i, 0, c], for a kernel of (length, 1).
-    For a kernel of (1, length) it is that of x[n, h, i, c].
-    Where x equals its maximum, positions are counted from the end that wins, and the maximum of these is taken.
+    For a kernel of (1, length), y[n, h, 0, c] is that of x[n, h, i, c].
     `smallest`: take the smallest instead of the largest.
     `last`: take the last of equal elements, else the first.
     """

@@ -47,8 +47,10 @@ def compose(
 ) -> Graph:
     """Return the graph with every longest chain of pointwise nodes as one `Unary`, where nothing else uses its inner tensors.
 
+    A single pointwise node is a chain too.
     `rounded`: tensors that the model itself rounds; no chain goes through them.
-    `one_for_all`: takes a function and its name; False: a chain may not become it, so a shorter one is tried.
+    `one_for_all`: takes a function and its name; False: a chain of several nodes may not become it, so a shorter one is
+    tried.
     """
     consumers = {n: readers for n, readers in graph.consumers().items() if n not in rounded}
     unary_by_node: dict[str, Node] = {}

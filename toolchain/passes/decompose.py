@@ -25,8 +25,9 @@ WIDEST_BITS = 16  # of activations: steps for every machine are those of the fin
 def decompose_model(
     model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), finest: Collection[str] | None = ()
 ) -> NormalModel:
-    """Return the model with steps in place of operators that the machine wants decomposed, where the chip runs all steps.
+    """Return the model with steps in place of operators that the machine wants decomposed.
 
+    The chip must run all steps of an operator that `limits.decompose` names, and the last step of one that it lacks.
     Other operators stay undivided, with the reason in `reasons_undivided`. The model before is in `undivided`.
     `host_nodes`: the model's nodes that stay on the host as they are.
     `finest`: tensors whose codes may be of the chip's widest type of operands; None if those of any may.

@@ -80,6 +80,7 @@ def _moves_behind(
     """Return the moves between the output of one of these operators and the tensor `name`, first to last.
 
     The list is empty where there is no such operator or no move between.
+    It is empty too where something else reads one of the tensors, or a move keeps less than half of the elements.
     """
     chain: list[Node] = []
     while graph.read_once(name, consumers):

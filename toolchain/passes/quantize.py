@@ -32,7 +32,8 @@ def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
     `quantization`: ranges or scales by the model's tensors, requested types, and the choices of repair.
     An output takes a wider range where a requantization needs a larger scale than the machine has, or an operator asks for
     it.
-    Raise CompileError where that needs more than 256 times the range, or the tensor's scale is given.
+    Raise CompileError where that needs more than 256 times the range, where the tensor's scale is given, or where a wider
+    range does not help.
     """
     quantization = quantization.levelled
     calibrated_ranges = get_calibrated_ranges(graph, quantization.ranges)

@@ -46,6 +46,7 @@ class IntegerBinary(PointwiseOp):
     out_requant: Requant
 
     def reference(self, inputs: Sequence[Array]) -> Array:
+        """Compute the output's codes by `kind`, as the class says."""
         a, b = inputs
         za, zb = self.a_zero_point, self.b_zero_point
         if self.kind == "mul":
@@ -75,7 +76,7 @@ class IntegerBinary(PointwiseOp):
         )
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """Return the operator itself for one sample, or None.
+        """Return the operator itself for one sample; None where a constant holds a part for each sample.
 
         An operand with one element along the samples, or without that dimension, serves them all.
         """
