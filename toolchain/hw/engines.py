@@ -2,7 +2,7 @@
 memories.
 
 Both are maps of any names. Engines are told apart by `kind`; each says which memories it reaches. docs/machine.md
-explains each key.
+explains each key. A fold is one pass of an array: the part of the work that its rows and columns hold at a time.
 """
 
 from __future__ import annotations

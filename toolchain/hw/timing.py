@@ -1,7 +1,8 @@
 """The section `timing` of an array in a machine's YAML: what its time depends on beside its size.
 
 Each term is something that hardware has, with a default that can be built. A value of `unlimited` or 0 leaves it out.
-Formulas and their sources are in docs/simulator.md.
+Formulas and their sources are in docs/simulator.md. A fold is one pass of the array: the part of the work that its rows
+and columns hold at a time.
 """
 
 from __future__ import annotations

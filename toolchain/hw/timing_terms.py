@@ -1,7 +1,8 @@
 """The terms of a machine's timing by name, each of which can be made ideal, and those that a file leaves at their
 defaults.
 
-`npu-sim --without TERM` times a copy of the machine on which that term is ideal, so no formula needs to know of it.
+`npu-sim --without TERM` times a copy of the machine on which that term is ideal, so no formula needs to know of it. A
+fold is one pass of an array over as much work as it holds.
 """
 
 from __future__ import annotations

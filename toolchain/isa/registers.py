@@ -2,6 +2,9 @@
 
 A write word sets one register, which keeps its value. A start word starts an operation with the values that the
 registers hold then. Only registers whose value changed are written again.
+
+Words are uint64[n, limbs], the least significant limb of 64 bits first. Addresses, and values of one write word, are
+uint64[n].
 """
 
 from __future__ import annotations
@@ -50,8 +53,10 @@ class RegisterPart:
 
 @dataclass(frozen=True)
 class RegisterWords:
-    """The write and start words of a program, by columns. Places are indices of words; write columns and start columns
-    have their own lengths.
+    """The write and start words of a program, by columns. Places are indices of words.
+
+    Write columns and start columns have their own lengths. `addresses`, `values`: uint64[writes]. `starts`:
+    uint64[starts, limbs].
     """
 
     write_places: Indices

@@ -1,7 +1,7 @@
 """Define the demand of an operation on the machine: cycles of its unit, and bytes at each memory.
 
 Operations compute it (`MachineOp.demand`), and the timing model turns it into times. All values may be columns of many
-operations.
+operations. A fold is one pass of an array over as much work as it holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Plan a region with no tensor in DRAM between layers, in as little SRAM as possible (`--optimize memory`).
 
 Layers run in the order of fewest live bytes that a search finds. Beside the live tensors each layer takes as little as
-it can. Tiles are the fastest that leave the peak at that. `reorder_layers` gives the order alone to other goals.
+it can. Tiles are the fastest that leave the peak at that. `reorder_layers` gives the order alone to other goals. A root
+is a tensor with storage of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Place the buffers of a plan: an address for every resident root and every slot, in each on-chip memory.
 
 This is the last step of planning. Live ranges of buffers are in steps, the indices of layers; `memory.place` finds the
-addresses.
+addresses. A root is a tensor with storage of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plan the layers that a user's schedule names, with their prefetches and cascades, exactly as it says.
 
 Input is a `BoundTree` (`schedule.bind_region`). Nothing is searched. What the schedule leaves open of a layer, such as
-slots, gets its default.
+slots, gets its default. A root is a tensor with storage of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Describe a cascade before its slots are chosen: its stripes, the tiling of each layer's part of a stripe, and its
 constants.
 
-`schedule.cascade` builds these candidates, chooses the slots of their tile buffers, and times them.
+`schedule.cascade` builds these candidates, chooses the slots of their tile buffers, and times them. A root is a tensor
+with storage of its own. A chain is the tile tasks that add to the same sums, which stay on one unit.
 """
 
 from __future__ import annotations

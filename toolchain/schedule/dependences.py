@@ -4,7 +4,7 @@ read them.
 The cost model (`schedule.plan_timer`) tells each operation and asks what the next must wait for. `AccessRanges` follows
 bytes of memories, `DependenceTracker` tensors by their boxes, in rolling buffers too. Operations are named by numbers
 in the order of the program. Both can add what later operations wait for to a `FutureKey`, by which equal states of two
-walks are recognised.
+walks are recognised. A root is a tensor with storage of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Parse schedules: text, printed by `schedule.text` or written by hand, becomes the nodes of `schedule.nodes`.
 
-Names are not looked up here; `schedule.bind_region` does that.
+Names are not looked up here; `schedule.bind_region` does that. A ring is a tile buffer, a fetch a prefetch of
+constants.
 """
 
 from __future__ import annotations

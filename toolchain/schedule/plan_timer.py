@@ -3,7 +3,7 @@
 This is the core of the cost model; `schedule.plan_walk` walks whole plans with it. Operations wait for each other where
 they touch the same bytes: slots of tile buffers, places of tensors, and earlier owners of those addresses. Of equal
 neighbouring steps only the first few are timed (`schedule.sampling`); each other one takes as long as the last of them.
-One tiling is timed alone in the same way.
+One tiling is timed alone in the same way. A root is a tensor with storage of its own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PlanTimer:
 
     @property
     def fetched(self) -> float:
-        """The cycle at which the front end has read the last operation that was run."""
+        """The cycle at which the front end has read and dispatched the last operation that was run."""
         return self._queues.fetched
 
     @property

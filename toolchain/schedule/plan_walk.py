@@ -1,7 +1,8 @@
 """Walk a plan to time it: its layers and cascades one after the other, at their addresses.
 
 A walk can be recorded, to time plans that differ in few layers. It goes on from the first layer that differs. After the
-last one it ends where all that later layers depend on is as it was: the rest takes the same cycles.
+last one it ends where all that later layers depend on is as it was: the rest takes the same cycles. A root is a tensor
+with storage of its own.
 """
 
 from __future__ import annotations

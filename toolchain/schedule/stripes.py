@@ -8,7 +8,7 @@ needed (the halo) are moved to its beginning.
 
 All stripes may run for one block of channels, or of columns of the last output, before the next block. Columns at the
 borders of blocks are then computed in both. `schedule.cascade` plans with the result; nothing here knows of memory
-sizes.
+sizes. A root is a tensor with storage of its own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 search.
 
 `schedule.layer_by_layer` and the cascade planners ask here. A candidate is a `Tiling` (sizes of a tile and order of
-loops) with its number of tiles. Tile buffers (rings) have one or two slots as they fit.
+loops) with its number of tiles. Tile buffers (rings) have one or two slots as they fit. A root is a tensor with storage
+of its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Plan a region by a user's schedule: exactly so where it names all layers, else by a search around the layers that it
 names.
+
+A root is a tensor with storage of its own.
 """
 
 from __future__ import annotations
