@@ -1,7 +1,8 @@
 """The cost of single tile tasks, loads, stores and moves on one chip, by their shapes: the smallest part of the cost
 model.
 
-Costs are `QueueCost`s, cycles on one queue. `schedule.plan_timer` puts them in sequence. Each shape is computed once.
+Costs are `QueueCost`s, cycles on one queue. `schedule.plan_timer` puts them in sequence. Each shape is computed once. A
+chain is the tile tasks that add to the same sums.
 """
 
 from __future__ import annotations

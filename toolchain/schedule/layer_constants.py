@@ -1,5 +1,8 @@
 """Collect the constant blocks of layers: those that several layers share, those that are loaded again, and parts for
 prefetch.
+
+A constant block is bytes that an operation needs: weights, parameters or a table of one tile. A ring is the tile buffer
+that it passes through.
 """
 
 from __future__ import annotations

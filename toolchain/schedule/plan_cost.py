@@ -1,7 +1,7 @@
 """The cost of a whole plan: its cycles by the timing model, the unit that runs each tile, and its DRAM bytes.
 
 Tiles are assigned greedily, each chain to the unit on which it ends first. A chain is the tiles that add to the same
-partial sums: accumulators belong to one array, so a chain stays on it.
+partial sums: accumulators belong to one array, so a chain stays on it. A ring is a tile buffer.
 """
 
 from __future__ import annotations
