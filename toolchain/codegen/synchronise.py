@@ -90,8 +90,9 @@ def synchronise(
 ) -> SynchronisedProgram:
     """Return the program with signals, waits and its end.
 
-    `placed`: operations in program order, which defines what the program means. `mutable_dram_bytes`: DRAM from this
-    address on is only read. `repeat`: the program is one sample's, and is wrapped in this loop. None: it runs once.
+    `placed`: operations in program order, which defines what the program means; none of the front end, so that each has
+    a queue. `mutable_dram_bytes`: DRAM from this address on is only read. `repeat`: the program is one sample's, and is
+    wrapped in this loop. None: it runs once.
 
     Raise CompileError where even the fewest semaphores that can order the engines are more than the machine has. Raise
     it where a repeat meets `sync.max_count` 1.

@@ -219,12 +219,15 @@ def columns_of(ops: Sequence[Operation]) -> Operation:
 
 
 def columns_of_table(op: Operation, table: Column) -> Operation:
-    """Return an operation of the class of `op` whose parameters are the columns of a table: int64[n, parameters]."""
+    """Return an operation of the class of `op` whose parameters are the columns of a table: int64[n, parameters].
+
+    It is `op` itself where the class has no parameters.
+    """
     return type(op)(*np.ascontiguousarray(table.T)) if table.shape[1] else op
 
 
 def parameter_table(ops: Sequence[Operation]) -> Column:
-    """Return the parameters of n operations of one class, in the order of its constructor: int64[n, parameters]."""
+    """Return the parameters of n >= 1 operations of one class, in the order of its constructor: int64[n, parameters]."""
     names = type(ops[0]).parameters()
     if not names:
         return np.zeros((len(ops), 0), np.int64)

@@ -71,7 +71,8 @@ CYCLES, BALANCED = Goal(), Goal("balanced")
 def _best_of_each(plans: Sequence[PlannedRegion]) -> list[PlannedRegion]:
     """Return the plans of fewest cycles and of least spilled bytes.
 
-    Where the first is a raced one, the best of the others is added, whose expected cycles are more reliable.
+    Where the first is `raced` (see `PlannedRegion`), the best of the others is added, whose expected cycles are more
+    reliable.
     """
     best = min(plans, key=lambda plan: plan.cycles)
     others = [plan for plan in plans if not plan.raced] if best.raced else []

@@ -50,9 +50,9 @@ class LayerByLayer:
     """The planner of one region, layer by layer. Creating it finds views, layers and live ranges; nothing is searched
     yet.
 
-    `layers`: the nodes that compute or move data. `free`: nodes that are views and cost nothing. `port_roots`: roots of
-    the region's inputs and outputs, which lie in DRAM. `storages`: size and live range of each root. `settled`: roots
-    that the residency choice leaves as they are.
+    `layers`: the nodes that compute or move data, also moves that turned out to be views. `free`: Reshapes that are
+    views; they are no layers. `port_roots`: roots of the region's inputs and outputs, which lie in DRAM. `storages`:
+    size and live range of each root. `settled`: roots that the residency choice leaves as they are.
     """
 
     def __init__(self, planning: RegionInput):

@@ -309,6 +309,7 @@ class RegionPlanner(LayerByLayer):
 
     @cached_property
     def cascades(self) -> CascadePlanner:
+        """The planner of the region's cascades."""
         graph = self.layers, self.views, self.storages, self.port_roots, self.in_place
         return CascadePlanner(*graph, self.model, self.layerwise.depth, self.layerwise.candidates(), self.size)
 

@@ -123,9 +123,10 @@ class WindowOp(MachineOp):
         return count_stored_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
 
     def input_accesses(self, channels: IntOrColumn, chip: Chip) -> tuple[Access, ...]:
-        """Return reads of the input elements that windows reach, without those that strides and dilations skip.
+        """Return reads of the input elements that windows reach, without those that strides and dilations skip
+        (`window_reach`).
 
-        For columns of operations it is one read that covers them.
+        For columns of operations it is one read that covers them, which is not exact.
         """
         laid = channels, self.surfaces()[0], code_bytes(self.code_types()[0], chip), chip
         strides = self.input_row_stride, self.input_column_stride
