@@ -229,7 +229,7 @@ class PlannedRegion(RegionTree):
 
     @property
     def alone_cycles(self) -> int:
-        """The sum of the layers' expected cycles, each timed alone."""
+        """The sum of the layers' expected cycles, each layer or cascade timed alone."""
         return alone_cycles(self.layers)
 
     @cached_property
@@ -302,7 +302,7 @@ def slot_name(layer: int, role: str, copy: int) -> str:
 
 
 def alone_cycles(layers: Iterable[PlannedLayer]) -> int:
-    """Return the sum of the layers' expected cycles, each timed alone."""
+    """Return the sum of the layers' expected cycles, each layer or cascade timed alone."""
     return sum(layer.cycles for layer in layers if isinstance(layer, TiledLayer))
 
 

@@ -45,10 +45,10 @@ def _load_files() -> dict[type[MachineOp], Cases]:
 
 
 def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
-    """Yield the cases of each operation of the machine's instruction table, in its order, as far as the machine can
-    have them.
+    """Yield the cases of each operation of the machine's instruction table, as far as the machine can have them.
 
-    Raise InternalError for an operation without a file of draws.
+    Operations come in the order of `machine.registry.OPERATIONS`. Raise InternalError for an operation without a file
+    of draws.
     """
     for name, plan in machine.isa.plans.items():
         drawn = load_draws().get(plan.operation)
