@@ -25,8 +25,8 @@ def relocate_container(container: Container, bases: Mapping[str, int]) -> Contai
     `bases`: new address of the area that holds `constants`, `activations`, `input:TENSOR`, `output:TENSOR` or
     `state:INPUT`. `SEGMENT:` precedes the name where several programs have such an area.
 
-    Raise CompileError with every fault: an unknown or ambiguous name, a misaligned address, an area outside DRAM or
-    over another.
+    Raise CompileError with every fault: an unknown or ambiguous name, a program of absolute addresses, a misaligned
+    address, an area outside DRAM or over another.
     """
     if not bases:
         return container

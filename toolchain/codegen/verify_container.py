@@ -21,8 +21,8 @@ from toolchain.ops.kit.operator import Layer
 def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
     """Raise ProgramError with the first fault.
 
-    Each port must be computed from earlier tensors, operators must fit their tensors, and results must lie inside their
-    memories.
+    Each port must be computed from earlier tensors. All tensors of nodes need a type, and convolutions must fit theirs.
+    Results must lie inside their memories.
     """
     _check_graph(segments, graph)
     _check_operators(graph, machine)
