@@ -68,6 +68,8 @@ class InPlace:
     def leaves_nothing(self, stripes: Stripes, index: int, root: str) -> bool:
         """Return whether the layers of a cascade read each row of a root before layer `index` writes the same row
         there.
+
+        False also for cascades in blocks of channels or columns.
         """
         if stripes.sweep != UNCUT:
             return False
