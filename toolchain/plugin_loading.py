@@ -43,7 +43,7 @@ _FIELD_TYPE_TEXT = "int, float, str, tuple[int, ...] or tuple[float, ...]"
 def load_plugins(names: Iterable[str]) -> tuple[LoadedPlugin, ...]:
     """Load plug-ins in order and return them; names are files, or entry points of installed packages.
 
-    Raise CompileError for one that cannot be used.
+    Raise CompileError for one that cannot be used; those before it stay loaded.
     """
     return tuple(load_plugin(_file_of(name)) for name in names)
 

@@ -101,7 +101,8 @@ class Network:
 
     @property
     def code_types(self) -> dict[str, CodeType]:
-        """Return the type of codes of each model tensor that the chip holds, whichever source decides it."""
+        """Return the type of codes of each model tensor that the chip holds, whichever source decides it; of several the
+        widest."""
         types = assign_types(self.graph, self.chip, self.said_types)
         tensor_by_name = {name: origin.tensor for name, origin in self.graph.origins.items() if origin.layout != INNER}
         type_by_tensor: dict[str, CodeType] = {}
@@ -206,7 +207,11 @@ class Network:
         return replace(self, model=model, types=all_types).host((), "")
 
     def host(self, nodes: Collection[str], reason: str) -> Network:
-        """Return the network with these nodes of the model on the host too, for this reason, selected anew."""
+        """Return the network with these nodes of the model on the host too, selected anew. Nodes that were there keep their
+        reasons.
+
+        `reason`: why the new ones are there.
+        """
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(nodes))))
         selection = select_graph(self.model, self.chip, hosted, self.selection.pass_options)
         reason_by_node = {f.node: f.reason for f in self.selection.fallbacks}
@@ -221,8 +226,9 @@ class Network:
     def without_range(self, tensor: str, what: str) -> Network | None:
         """Return the network with the producers and consumers of a tensor on the host, since codes cannot hold it.
 
-        Return None where that was done already or would move products to the host; then the user must mend the data.
-
+        Nodes that make masks which these read go there too. Return None where that was done already, or would move products to
+        the
+        host; then the user must mend the data.
         `what`: a phrase such as `NaN in 2 of 6 elements`.
         """
         adjacent_nodes = {s for n in self.model.graph.nodes if tensor in (*n.inputs, *n.outputs) for s in n.sources or (n.name,)}

@@ -1,8 +1,8 @@
 """Explain which keys of the machine's YAML determined a layer: how it is cut, which slow way it runs, why it stands alone.
 
-The explanation of nodes (report.explain) calls `find_bottlenecks` with the decoded programs. Every sentence begins with the key
-and its value, so that a reader knows what to change. It begins with "chosen for speed" where no key required it, or with the
-level of the build where that did.
+The explanation of nodes (report.explain) calls `find_bottlenecks` with the decoded programs. A sentence begins with the key, so
+that a reader knows what to change. It begins with "chosen for speed" where no key required it, or with the level of the build
+where that did. A layer without operations of its own gets a sentence without a key.
 """
 
 from __future__ import annotations

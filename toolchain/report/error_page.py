@@ -33,6 +33,7 @@ _COLOURS = (
 def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, bytes]:
     """Return the contents of the error report's files by name: layers.txt, layers.json, layers.html. Nothing is written.
 
+    The text and the page show the first ten findings, the JSON all.
     `title`: the model's name.
     `judged_on`: a text that says what the samples are.
     """

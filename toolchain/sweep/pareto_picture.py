@@ -19,7 +19,8 @@ _INK, _POINT, _FRONT = "#333", "#9db8d2", "#b4571f"
 def pareto_pictures(run: SweepRun, network: str, objectives: Sequence[Objective]) -> dict[str, str]:
     """Return a picture of each pair of objectives, by a name such as `cycles-energy`. Points link to '#KEY' of their builds.
 
-    The dark points are the front of all objectives; the line joins those that are best in the two of the picture.
+    The dark points are the front of all objectives; the line joins those that are best in the two of the picture. At most
+    MOST_POINTS others are drawn, and no build without both objectives.
     """
     front = run.front(network, objectives)
     rows = [row for row in run.rows if row.point.network == network]
@@ -79,7 +80,10 @@ def _value(row: Row, objective: Objective) -> float:
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> Place:
-    """Return a function from values to pixels: logarithmic where all values are positive, linear otherwise."""
+    """Return a function from values to pixels: logarithmic where all finite values are positive, linear otherwise.
+
+    Infinity is placed at `end`.
+    """
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     bend = math.log if min(finite) > 0 else float
     low, high = bend(min(finite)), bend(max(finite))
