@@ -25,7 +25,9 @@ _NAMED = 6  # nodes in one piece of advice
 def list_step_advice(network: Network, figures: Mapping[str, Any]) -> list[StepAdvice]:
     """Return advice for sums of probabilities first, then for each kind of operator in steps, that of most cycles first.
 
-    Sums, and kinds that take a quarter of the cycles, are to be tried on any output; others on low ones.
+    Sums, and kinds that take a quarter of the cycles, are to be tried on any output; others on low ones. Kinds that take no
+    cycles,
+    or have too many nodes to name, are left out.
 
     `figures`: cycles of the network and of its layers, as in the JSON report.
     """

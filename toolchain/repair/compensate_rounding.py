@@ -43,7 +43,7 @@ def offset_zero_points(
 
 
 def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -> Offset | None:
-    """Return the offset of an average; None where the machine rounds it to nearest or padding counts."""
+    """Return the offset of an average; None where the machine rounds it to nearest, padding counts, or no offset helps."""
     x, y = (integer.types[n] for n in (node.inputs[0], node.outputs[0]))
     array = op.as_convolution(x.shape[3], network.chip)
     rounding = network.chip.numerics.rounding_of("convolution" if array else "average_pool")
@@ -58,7 +58,7 @@ def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -
 
 
 def _of_sum(node: Node, op: Binary, network: Network, integer: Graph) -> Offset | None:
-    """Return the offset of a sum or difference; None where the machine rounds it to nearest."""
+    """Return the offset of a sum or difference; None where the machine rounds it to nearest or no offset helps."""
     numerics, y = network.chip.numerics, integer.types[node.outputs[0]].quant
     rounding = numerics.rounding_of(op.kind)
     if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):

@@ -106,7 +106,8 @@ def _find_shared_layers(network: Network) -> set[str]:
 
 
 def _find_sliced_layers(network: Network, quantization: Quantization) -> set[str]:
-    """Return the layers whose weights are in bit slices."""
+    """Return the layers whose weights are in bit slices: only weights of the compiler, or of a type that the user set, can
+    be."""
     graph, chip = network.graph, network.chip
     types, sliced_layers = assign_types(graph, chip, quantization.types), set[str]()
     for node in network.weighted:

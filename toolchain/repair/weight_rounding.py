@@ -49,7 +49,8 @@ def round_layer_weights(
     sweeps: int = 0,
     leave: Collection[str] = (),
 ) -> StepOutcome:
-    """Return the quantization with the weights of every layer rounded to second order, and its bias corrected behind that.
+    """Return the quantization with the weights of every layer that `sample_rows` lists rounded to second order, and its bias
+    corrected.
 
     The outcome has the gain of each layer on these samples, and no new ranges.
 
@@ -78,9 +79,9 @@ def compensate_input_error(
 def correct_biases(
     network: Network, quantization: Quantization, samples: Iterable[Sample], progress: Progress, *, leave: Collection[str] = ()
 ) -> StepOutcome:
-    """Return the quantization with every layer's bias corrected and its codes as they are.
+    """Return the quantization with the bias corrected of every layer that `sample_rows` lists, and codes as they are.
 
-    The quantization comes back unchanged where every layer's bias was corrected already.
+    The quantization comes back unchanged where every such bias was corrected already.
     """
     if all(quantization.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in sample_rows(network, quantization, 1)):
         return StepOutcome(quantization)
@@ -99,7 +100,7 @@ def _layer_by_layer(
 ) -> StepOutcome:
     """Return the quantization with the chosen parameters of each layer, walking once over the network in its order.
 
-    Layers in `leave` and those without sampled rows keep their parameters.
+    Layers in `leave`, those without sampled rows, and those whose input codes no array takes keep their parameters.
     """
     resident = pick_resident_samples(network, quantization, samples)
     rows_by_layer = sample_rows(network, quantization, resident.first.size)

@@ -119,6 +119,7 @@ def evaluate_accuracy(
     `first`: the first sample with the run of the judged network on it; the other samples are run here.
     `evaluation`: the user's function; None without one.
     `reported`: whether the error report of all layers is requested.
+    Raise CompileError where the user's function raises, or returns something else than (number, bool).
     """
     few = None if gate else FEW_HELD_OUT if subject.on == "held out" else FEW
     runs = ((s, subject.judged.session.run_detailed(s)) for s in islice(subject.samples, 1, few))

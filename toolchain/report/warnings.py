@@ -91,7 +91,7 @@ def calibration_warnings(samples: int | None) -> list[str]:
 
 
 def few_values_warnings(outputs: Mapping[str, Range | Quant]) -> list[str]:
-    """Return a warning for each output whose calibrated range rests on fewer than FEW_VALUES values.
+    """Return a warning for each output whose calibrated range rests on fewer than FEW_VALUES values and has room beyond them.
 
     `outputs`: range or qparams of the model's outputs, by the name that users know. Qparams, which were not calibrated, give
     none.
@@ -328,7 +328,8 @@ def make_shared_warnings(
 
 
 def _beyond(x: np.ndarray, kind: TensorType, chip: Chip) -> tuple[int, int, float, float]:
-    """Return the number of values outside the codes, the number of all, the energy of the loss, and the energy of all."""
+    """Return counts and energies of a tensor: values outside the codes by over half a step, all values, the loss's energy, the
+    total."""
     assert kind.quant is not None
     ends = quant_range(kind.quant, chip.numerics.of(CodeType(kind.dtype)))
     beyond = np.maximum(np.maximum(ends.low - x, x - ends.high) - kind.quant.scale / 2, 0)
