@@ -1,4 +1,7 @@
-"""python -m toolchain.reference MODEL-or-OUT.npu --input IN.npz --output OUT.npz: the integer reference executor."""
+"""python -m toolchain.reference MODEL-or-OUT.npu --input IN.npz --output OUT.npz: the integer reference executor.
+
+It runs one sample and writes the outputs and the next states. An ONNX model is first built for the machine of --hw.
+"""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _find_cause(
     if shares.largest == "weights":
         numerics = quantized.chip.numerics
         scales = "a scale a channel" if numerics.weights_per_channel else "one scale for all channels"
-        # No share of the error: rounded inputs may cancel a part of it, and it is of the loudest sample alone.
+        # No share of the error: rounded inputs may cancel a part of it, and it is of one sample alone.
         alone = f"{decibels(1.0, weights or 0.0):.1f} dB by themselves, on one sample"
         return "weight rounding", f"weights rounded to {weight_type_of(block, quantized.chip)} with {scales} leave {alone}"
     return _find_arithmetic_cause(measurements, block)

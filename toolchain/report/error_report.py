@@ -61,7 +61,7 @@ class Effort:
     `looked_at`: samples for the worst layers of a build.
     `samples`: samples of an error report.
     `tried`: number of worst layers whose effect on the outputs is measured.
-    `record_count`: number of the loudest samples on which that effect is measured.
+    `record_count`: number of samples, those of most output energy, on which that effect is measured.
     """
 
     looked_at: int
@@ -204,7 +204,7 @@ def _measure_effects(measurements: LayerMeasurements, rows: Sequence[LayerError]
     `rows`: rows in the order of what each loses alone.
     """
     outputs = _Outputs(measurements, measurements.records[: effort.record_count])
-    reachable_rows = [r for r in rows if outputs.hear(r.block)]  # of scores of what is not there every layer would be as bad
+    reachable_rows = [r for r in rows if outputs.depend_on(r.block)]  # of scores of what is not there every layer would be as bad
     tried = [replace(r, effect_db=outputs.level(r.block)) for r in reachable_rows[: effort.tried]]
     positions = {r.position for r in tried}
     return [*_worst_first(tried), *(r for r in rows if r.position not in positions)]
@@ -284,7 +284,7 @@ class _Outputs:
         self._upstream = _find_upstream_tensors(self._model.graph, self._names)
         self._ends = _list_ends_of_codes(measurements)
 
-    def hear(self, block: ComparisonBlock) -> bool:
+    def depend_on(self, block: ComparisonBlock) -> bool:
         """Return whether any of the judged outputs depends on the tensor of the block."""
         return self._measurements.network.shown[block.tensor].model in self._upstream
 

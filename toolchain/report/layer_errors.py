@@ -132,14 +132,14 @@ class SampleRecord:
     """One sample with float's tensors on it, rounded to the codes that feed the blocks.
 
     `codes`: by chip tensor.
-    `loud`: energy (sum of squares) of the model's outputs on it.
+    `output_energy`: energy (sum of squares) of the model's outputs on it.
     `block_codes`: codes of the tensors that each block makes of `codes`, by the block's tensor. Only the sample with most
     energy has them.
     """
 
     sample: Sample
     codes: dict[str, Array]
-    loud: float = 0.0
+    output_energy: float = 0.0
     block_codes: Mapping[str, Codes] = field(default_factory=dict[str, "Codes"])
 
 
@@ -148,7 +148,7 @@ class LayerMeasurements:
     """The error sums of all blocks, by the blocks' tensors.
 
     `samples`: how many samples were measured.
-    `records`: at most MAX_RECORDS samples whose outputs have most energy, the loudest first, for closer looks at a block.
+    `records`: at most MAX_RECORDS samples whose outputs have most energy, the largest first, for closer looks at a block.
     """
 
     network: ErrorNetwork
@@ -227,19 +227,19 @@ class _Pass:
         self._ran: dict[str, Array] = {}
         self._block_codes: dict[str, Codes] = {}
         self._sample: Sample = {}
-        self._loud = 0.0
+        self._output_energy = 0.0
 
     def yield_samples(self, samples: Iterable[tuple[Sample, Codes]]) -> Iterator[Sample]:
         """Yield the samples for float's run. The state is cleared before each and stored in the measurements behind it."""
         for sample, codes in samples:
-            self._sample, self._codes, self._ran, self._block_codes, self._loud = sample, {}, dict(codes), {}, 0.0
+            self._sample, self._codes, self._ran, self._block_codes, self._output_energy = sample, {}, dict(codes), {}, 0.0
             yield sample
             self._finish()
 
     def receive_tensor(self, name: str, x: Array) -> None:
         """Round float's values of one tensor to codes, and measure each block whose feeds are all there now."""
         if name in self._network.model.graph.outputs:
-            self._loud += float(np.sum(np.square(x), dtype=np.float64))
+            self._output_energy += float(np.sum(np.square(x), dtype=np.float64))
         for block in self._by_model[name]:
             shown, kind = self._network.shown[block.tensor], self._network.integer.types[block.tensor]
             quant, counted = self._network.quant(block.tensor), self._network.limit_values(block, x)
@@ -293,8 +293,8 @@ class _Pass:
         """Store the sample among the records. Raise InternalError where a block still waits."""
         if self._waiting:
             raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
-        records = [*self._measurements.records, SampleRecord(self._sample, self._codes, self._loud, self._block_codes)]
-        first, *others = sorted(records, key=lambda k: -k.loud)[:MAX_RECORDS]
+        records = [*self._measurements.records, SampleRecord(self._sample, self._codes, self._output_energy, self._block_codes)]
+        first, *others = sorted(records, key=lambda k: -k.output_energy)[:MAX_RECORDS]
         self._measurements.records = [first, *(replace(k, block_codes={}) for k in others)]
         self._measurements.samples += 1
 
@@ -321,8 +321,11 @@ def _widen_limits(limits: tuple[Array, Array] | None, codes: Array) -> tuple[Arr
 def weight_noise(measurements: LayerMeasurements, block: ComparisonBlock) -> float | None:
     """Return the energy of the noise that rounded weights alone leave in the block's tensor, over that of its signal.
 
-    It is measured on the loudest sample. Places that the layer clamps do not count. The weights' errors are themselves rounded
-    to 8 bits for this, so the figure is approximate. The result is None where the block's layer is no convolution.
+    It is measured on the first record, the sample with most output energy. Places that the layer clamps do not count. The
+    weights'
+    errors are themselves rounded to 8 bits for this, so the figure is approximate. The result is None where the block's layer
+    is no
+    convolution.
     """
     node = block.layer
     if node is None or not isinstance(node.op, IntegerConvolution):
@@ -374,8 +377,10 @@ def _weight_error(network: ErrorNetwork, node: Node, float_node: Node, x: Array)
 
 
 def has_wrapped(measurements: LayerMeasurements, block: ComparisonBlock) -> bool:
-    """Return whether the block's codes on the loudest sample change with accumulators of 64 bits that saturate and never
-    wrap."""
+    """Return whether the block's codes change with accumulators of 64 bits that saturate and never wrap.
+
+    They are compared on the first record, the sample with most output energy.
+    """
     wide: dict[str, Node] = {}
     for node in block.nodes:
         op: Any = node.op

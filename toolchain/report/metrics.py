@@ -107,7 +107,7 @@ def _fallbacks(container: Container) -> list[dict[str, str]]:
 
 
 def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
-    """Return the cycles in which each engine's units worked, summed over the regions."""
+    """Return the cycles in which units worked, by the names that the simulator gives them, summed over the regions."""
     total: dict[str, int] = {}
     for simulation in simulations:
         for engine, cycles in simulation.busy_cycles.items():
