@@ -1,4 +1,8 @@
-"""Runs a machine's program: exact bits, cycles, and refusal of whatever would depend on timing."""
+"""Run a machine's program: exact bits, cycles, and refusal of whatever would depend on timing.
+
+`simulate` does all at once; `prepare_program` checks and times once, for many runs. Both refuse by ProgramError.
+The backend `simulator` of `toolchain.runtime` and the build's own check are the callers. Names are imported on first use.
+"""
 
 from typing import TYPE_CHECKING
 

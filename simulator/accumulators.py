@@ -1,4 +1,7 @@
-"""Check that each operation of the array finds in the accumulators the sums that it adds to."""
+"""Check that each operation of an array finds in its accumulators the sums that it adds to.
+
+The program's check (`check_program`) has one record for each array that keeps its sums to itself.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,19 @@ from toolchain.machine.access import AccumulatorUse
 
 
 class AccumulatorState:
-    """A record of the accumulator contents of one array between its operations."""
+    """A record of what one array's accumulators hold behind the operations seen so far.
+
+    `pending_sums`: shape and dataflow of the sums that wait to be added to; None: none do.
+    """
 
     def __init__(self) -> None:
         self.pending_sums: AccumulatorUse | None = None
 
     def broken(self, op: MachineOp) -> str | None:
-        """The reason why `op` cannot follow the operations before it on the array, or None."""
+        """Record `op`, the array's next operation. Return why it cannot follow those before it, or None where it can.
+
+        Operations that make no sums change nothing.
+        """
         sums = op.sums()
         if sums is None:
             return None
@@ -32,4 +41,5 @@ class AccumulatorState:
 
 
 def _by(shape: tuple[int, ...]) -> str:
+    """Return a shape as text, such as 8x8x16."""
     return "x".join(str(n) for n in shape)

@@ -1,7 +1,6 @@
-"""Decide which operation is served when several want one port of a memory: one arbiter for each port, simulated
-cycle by cycle.
+"""Decide which operation is served when several want one port of a memory: one arbiter for each port.
 
-This applies only to machines that name an `arbitration` other than `fixed` (`simulator.contention`).
+This applies only to machines that name an `arbitration` other than `fixed`; `simulator.contention` asks the arbiters.
 The order depends on when operations become ready, so more of a resource can make a program slower.
 """
 
@@ -16,8 +15,9 @@ from typing import NamedTuple, Protocol
 class Request(NamedTuple):
     """A request of one operation to one port.
 
+    `op`: the operation's index. `unit`: its queue.
     `ready_cycle`: first cycle in which it can be served.
-    `unit`: queue of the operation.
+    `cycles`: for how long it keeps the port.
     """
 
     op: int
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class PortService(NamedTuple):
-    """Cycles first .. last - 1 of a port, for an operation."""
+    """The cycles first .. last - 1 of a port, in which it serves an operation."""
 
     op: int
     first: int
@@ -35,29 +35,34 @@ class PortService(NamedTuple):
 
 
 class Arbiter(Protocol):
-    """An arbiter of one port. The times passed to it never decrease from call to call."""
+    """An arbiter of one port. The times passed to it never decrease from call to call.
+
+    In each cycle the caller first takes what is over, then asks, then lets the arbiter decide.
+    """
 
     def ask(self, request: Request) -> None:
         """Add a request at its ready cycle."""
         ...
 
     def over(self, now: int) -> list[int]:
-        """The operations whose service is over at `now` and was not before."""
+        """Return the operations whose service is over at `now` and was not at the call before."""
         ...
 
     def decide(self, now: int) -> int | None:
-        """Called behind all that was asked for and is over at `now`. When a service will be over next, if nobody asks until then;
-        None: nobody is served."""
+        """Choose whom the port serves from `now` on. Return when a service will next be over, if nobody asks until then.
+
+        None: nobody is served. It is called behind all that was asked for and is over at `now`.
+        """
         ...
 
     @property
     def served(self) -> list[PortService]:
-        """All services so far; those of turns between two decisions stand one behind the other."""
+        """All services so far. Under `round_robin` an operation's turns between two decisions are one service."""
         ...
 
 
 class _NonPreemptiveArbiter:
-    """Serves one operation after another, each in one piece; a class says which is next."""
+    """An arbiter that serves one operation after another, each in one piece. A subclass says by `_next` which."""
 
     def __init__(self) -> None:
         self.served: list[PortService] = []
@@ -81,12 +86,14 @@ class _NonPreemptiveArbiter:
         return self._end
 
     def _next(self) -> Request | None:
+        """Return the waiting request to be served next and forget it; None: the port stays free."""
         raise NotImplementedError
 
 
 class FirstCome(_NonPreemptiveArbiter):
-    """An arbiter for `fcfs`. Operations are served in the order in which they become ready, those of one cycle in
-    program order.
+    """An arbiter for `fcfs`.
+
+    Operations are served in the order in which they become ready, those of one cycle in program order.
     """
 
     def __init__(self) -> None:
@@ -101,7 +108,7 @@ class FirstCome(_NonPreemptiveArbiter):
 
 
 class InOrder(_NonPreemptiveArbiter):
-    """An arbiter for `fixed`, which serves in the program's order of service.
+    """An arbiter for `fixed`, which serves in the program's order of service, however long the next one lets it wait.
 
     `order`: all operations that will ask.
     """
@@ -121,8 +128,9 @@ class InOrder(_NonPreemptiveArbiter):
 
 
 class RoundRobin:
-    """An arbiter for `round_robin`. Units take turns by number; each turn serves the unit's first operation for at
-    most `turn_cycles`.
+    """An arbiter for `round_robin`. Units take turns by number.
+
+    Each turn serves the unit's first operation for at most `turn_cycles`; a unit without requests has no turn.
     """
 
     def __init__(self, turn_cycles: int):
@@ -159,14 +167,15 @@ class RoundRobin:
         return at
 
     def _following(self, unit: int) -> int:
+        """Return the unit whose turn comes after one of `unit`."""
         return min(self._lines, key=lambda other: (other <= unit, other))
 
     def _round(self) -> list[int]:
-        """The units that wait, from the one whose turn it is."""
+        """Return the units that wait, from the one whose turn it is."""
         return sorted(self._lines, key=lambda other: (other < self._unit, other))
 
     def _advance(self, now: int) -> None:
-        """Takes the turns that are over by then; what comes at `now` has a say in whose turn begins there."""
+        """Take the turns that are over at `now`. What is asked for at `now` has a say in whose turn begins there."""
         cycles_by_op: dict[int, int] = {}
         began = self._now
         while self._lines and self._now < now:
@@ -179,7 +188,10 @@ class RoundRobin:
             began += cycles
 
     def _rounds(self, now: int, cycles_by_op: dict[int, int]) -> bool:
-        """Whole rounds in which no operation ends, all at once."""
+        """Take whole rounds in which no operation ends, all at once. Return whether there was one.
+
+        `cycles_by_op`: the cycles taken are added to it.
+        """
         units = self._round()
         least = min((self._lines[unit][0][1] - 1) // self._turn for unit in units)
         rounds = min(least, (now - self._now) // (self._turn * len(units)))
@@ -190,6 +202,7 @@ class RoundRobin:
         return rounds > 0
 
     def _one_turn(self, now: int, cycles_by_op: dict[int, int]) -> bool:
+        """Take the present turn where it is over at `now`, and return whether it is."""
         cycles = min(self._turn, self._lines[self._unit][0][1])
         if self._now + cycles > now:
             return False
@@ -198,6 +211,7 @@ class RoundRobin:
         return True
 
     def _take(self, unit: int, cycles: int, cycles_by_op: dict[int, int]) -> None:
+        """Take cycles of the unit's first operation, which leaves its line when none are left."""
         line = self._lines[unit]
         op = line[0][0]
         line[0][1] -= cycles

@@ -1,4 +1,7 @@
-"""Refuses a program that breaks a rule of the machine: every fault is a ProgramError that names the operations."""
+"""Refuse a program that breaks a rule of the machine: every fault is a ProgramError that names the operations.
+
+`check_program` is the entry; `prepare_program` calls it once for a program, before any values. docs/simulator.md lists the rules.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ PROGRESS_EVERY = 512
 
 
 def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
-    """Check that each semaphore has one signalling and one waiting engine."""
+    """Check that each semaphore has one signalling and one waiting engine. Raise ProgramError otherwise."""
     signalled: dict[int, list[int]] = {}
     waited: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
@@ -46,7 +49,7 @@ def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
 
 
 def check_counts(ops: Sequence[MachineOp], order: RunOrder) -> None:
-    """Check that each semaphore ends at zero, because the next run starts from it.
+    """Check that each semaphore ends at zero, because the next run starts from it. Raise ProgramError otherwise.
 
     This check runs last: a dropped Wait is reported as a race first.
     """
@@ -65,6 +68,10 @@ def check_counts(ops: Sequence[MachineOp], order: RunOrder) -> None:
 
 
 def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[MachineOp], order: RunOrder) -> None:
+    """Append `index` to the operations of a semaphore. Raise ProgramError where it is on another engine than they.
+
+    `what`: signalled or waited for, for the message.
+    """
     if indexes and order.engine[indexes[0]] != order.engine[index]:
         raise ProgramError(
             f"{describe(index, ops, order.chip)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
@@ -77,9 +84,11 @@ def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[Machine
 def check_addresses(
     index: int, ops: Sequence[MachineOp], op_accesses: Sequence[Access], sizes: Sequence[int], chip: Chip
 ) -> None:
-    """Accesses inside their memory; what an operation writes neither overlaps itself nor what the operation reads.
+    """Check that an operation's accesses lie inside their memories and do not collide. Raise ProgramError otherwise.
 
+    What it writes may neither overlap itself nor what the operation reads.
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
+    `sizes`: bytes of each memory.
     """
     for access in op_accesses:
         if access.address < 0 or (access.strides and min(access.strides) < 0):
@@ -107,7 +116,10 @@ def check_addresses(
 
 
 def _explain_loaded_addresses(index: int, ops: Sequence[MachineOp]) -> str:
-    """Name the operations that read this operation's address from memory; its range covers every possible address."""
+    """Return which operations read this one's address from memory, for a message; "" where none does.
+
+    The ranges that are checked cover every address that may be read.
+    """
     numbers: Mapping[str, tuple[MemoryIndex, ...]] = ops.indirect.get(index, {}) if isinstance(ops, InstructionStream) else {}
     loads = sorted({n.load: n.limit for number_lists in numbers.values() for n in number_lists}.items())
     read_ops = " and ".join(f"{op_number(ops, load)} ({ops[load].NAME}) reads, 0 to {limit}," for load, limit in loads)
@@ -125,11 +137,13 @@ def check_program(
     initialized_memories: Collection[str] = (),
     progress: Progress | None = None,
 ) -> tuple[DeadStore, ...]:
-    """Check every rule and return the dead stores. Raise ProgramError with the first rule that is broken.
+    """Check every rule and return the dead stores, which are none of them. Raise ProgramError at the first broken rule.
 
+    `ops`: with repeats and calls written out. `order`: of `program_order`.
     `touched`: `accesses` of each operation.
-    `written`: DRAM ranges that hold data and may be overwritten.
+    `written`: DRAM ranges [first, last) that hold data and may be overwritten. `parts`: those of the program's tensors.
     `initialized_memories`: names of other memories that hold data at the start.
+    `progress`: called as (stage, done, total); None: nobody is told.
     """
     check_semaphores(ops, order)
     sizes = [dram_bytes, *(s.memory.size for s in chip.spaces[1:])]
@@ -145,7 +159,7 @@ def check_program(
 
 
 class _Checks:
-    """The rules of each operation, in an order that can run."""
+    """The rules that hold for each operation, checked one operation after another in an order that can run."""
 
     def __init__(
         self,
@@ -172,6 +186,7 @@ class _Checks:
         self.accumulators = {u.queue: AccumulatorState() for u in chip.of_kind("mac_array") if SUMS not in u.roles}
 
     def step(self, index: int) -> None:
+        """Check one operation and record what it does. Raise ProgramError where it breaks a rule."""
         op = self.ops[index]
         self.hazards.begin(index)
         if isinstance(op, Signal | Wait):
@@ -193,6 +208,7 @@ class _Checks:
             self.hazards.stall(index)
 
     def _write(self, index: int, access: Access) -> None:
+        """Record a write. Raise ProgramError where it overwrites what the program only reads."""
         part = self.read_only_guard.overwritten(access)
         if part is not None:
             raise ProgramError(f"{self._name(index)} {overwrite_text(access, part)}")
@@ -201,6 +217,7 @@ class _Checks:
             self.unread.write(index, access)
 
     def _read(self, index: int, access: Access) -> None:
+        """Record a read. Raise ProgramError where a byte of it was never written."""
         gap = self.memories[access.space].missing(access, access.address, access.end)
         if gap is None:
             self.unread.read(access)
@@ -217,7 +234,7 @@ class _Checks:
         raise ProgramError(fault)
 
     def _accumulators(self, index: int, op: MachineOp) -> str | None:
-        """Why an array that keeps its sums to itself cannot add to them."""
+        """Return why an array that keeps its sums to itself cannot add to them, or None."""
         accumulator_state = self.accumulators.get(self.order.engine[index])
         return None if accumulator_state is None else accumulator_state.broken(op)
 

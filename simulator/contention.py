@@ -1,5 +1,8 @@
-"""Times of a program on a machine whose memories arbitrate, event by event: the rules of `toolchain.machine.timing_model`, but
-for who is served when."""
+"""Compute the times of a program on a machine whose memories arbitrate, event by event.
+
+The rules are those of `toolchain.machine.timing_model`, but for who is served when. `simulator.timeline` takes this model
+where `arbitrates` says so.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,13 @@ def arbitrates(chip: Chip) -> bool:
 
 
 class Contention:
-    """A timing simulation with port arbitration. Start, end, `ended_by`, `issue_starts` and `request_starts` are as
-    in `TimingModel`.
+    """A timing simulation with port arbitration.
+
+    After `run` the lists `start`, `end`, `ended_by`, `issue_starts` and `request_starts` are as in `TimingModel`, by operation.
     """
 
     def __init__(self, chip: Chip, record: Record):
+        """Set up a machine. `record`: is extended by what `run` finds of services and of the front end."""
         self._chip, self._record = chip, record
         self._issue = [unit.spec.issue_cycles for unit in chip.units]
         self._queues = Queues([unit.spec.queue_depth for unit in chip.units], flights(chip))
@@ -37,7 +42,7 @@ class Contention:
         self.request_starts: list[int] = []
 
     def run(self, timings: Sequence[OperationTiming], sequence: Sequence[int]) -> None:
-        """Simulate the whole program.
+        """Simulate the whole program and fill the lists of times.
 
         `timings`: of the whole program, in the order of dispatch.
         `sequence`: order of service of the ports that do not arbitrate.
@@ -75,7 +80,7 @@ class Contention:
                 self._record.served.extend((served.op, port, served.first, served.last))
 
     def _step(self) -> None:
-        """All that happens in one cycle, then who is served from there on."""
+        """Do all that happens in the next cycle with an event, then let its ports decide whom they serve from there on."""
         now = self._events[0][0]
         ports: set[int] = set()
         while self._events and self._events[0][0] == now:
@@ -95,12 +100,14 @@ class Contention:
             self._decided[port] = -1 if then is None else then
 
     def _ask(self, number: int, now: int, ports: set[int]) -> None:
+        """Ask every port that an operation needs; they are added to `ports`."""
         entry = self._timings[number]
         for port, cycles in entry.services:
             self._arbiters[port].ask(Request(number, entry.queue, now, cycles))
             ports.add(port)
 
     def _end_service(self, number: int, port: int, now: int) -> None:
+        """Note that a port has served an operation. With its last port, when the operation is over becomes an event."""
         if now > self._done[number]:
             self._done[number], self.ended_by[number] = now, port
         elif now == self._done[number] and self.ended_by[number] > port:
@@ -110,13 +117,14 @@ class Contention:
             heapq.heappush(self._events, (self._done[number], _OVER, number))
 
     def _finish(self, number: int, now: int) -> None:
+        """Note an operation's end, and let all that waited for it go on."""
         self.end[number] = self._free[self._timings[number].queue] = now
         for other in self._waiters[number]:
             self._release(other)
         self._dispatch()
 
     def _release(self, number: int) -> None:
-        """One thing less that was not known; with the last, when the operation is ready."""
+        """Count one unmet condition of an operation less. With the last one, its ready time becomes known and an event."""
         self._unmet_counts[number] -= 1
         if self._unmet_counts[number]:
             return
@@ -155,7 +163,7 @@ class Contention:
 
 
 def _list_waiters(timings: Sequence[OperationTiming], queues: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return for each operation the operations that wait for its end."""
+    """Return for each operation those that wait for its end: by dependence, and the next of its queue."""
     waiters_by_op: list[list[int]] = [[] for _ in timings]
     for number, entry in enumerate(timings):
         for other in entry.after:
@@ -167,7 +175,7 @@ def _list_waiters(timings: Sequence[OperationTiming], queues: Sequence[Sequence[
 
 
 def _arbiters(chip: Chip, timings: Sequence[OperationTiming], sequence: Sequence[int]) -> Mapping[int, Arbiter]:
-    """Make an arbiter for each port that serves anything."""
+    """Return an arbiter for each port that serves anything, by port: 2 x memory, 1 more for its writes."""
     orders: dict[int, list[int]] = {}
     for number in sequence:
         for port, _ in timings[number].services:
@@ -176,6 +184,7 @@ def _arbiters(chip: Chip, timings: Sequence[OperationTiming], sequence: Sequence
 
 
 def _arbiter(chip: Chip, port: int, order: Sequence[int]) -> Arbiter:
+    """Return the arbiter that a port's memory names. `order`: order of service, for `fixed`."""
     memory = chip.spaces[port // 2].memory
     if memory.arbitration == "fixed":
         return InOrder(order)

@@ -1,6 +1,6 @@
-"""Find the copies that must wait for an earlier copy of the same channel because they read what it writes.
+"""Find copies that must wait for an earlier copy of the same channel because they read what it writes.
 
-This matters only for channels with several copies in flight.
+This matters only for channels with several copies in flight. `simulator.timeline` hands the result to the timing model.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from toolchain.machine.timing_model import flights
 
 
 def find_copy_dependences(chip: Chip, order: RunOrder, touched: TouchedBytes) -> dict[int, int]:
-    """Return by operation the latest earlier operation on its queue that may be in flight with it and writes bytes
-    that it reads.
+    """Return reader -> writer, by index of the operation, for copies that wait.
 
+    The writer is the latest earlier operation of the same queue that may be in flight with the reader and writes bytes of it.
     """
     most = [min(n, unit.spec.queue_depth + 1) - 1 for n, unit in zip(flights(chip), chip.units)]
     flying = [deque[tuple[int, int]](maxlen=n) for n in most]  # by queue: operations, and the memories that they write
@@ -38,6 +38,7 @@ def find_copy_dependences(chip: Chip, order: RunOrder, touched: TouchedBytes) ->
 
 
 def _reads_what_is_written(touched: TouchedBytes, number: int, other: int) -> bool:
+    """Return whether operation `number` reads a byte that `other` writes."""
     if touched.are_apart(number, other):  # so that few copies have their accesses made
         return False
     reads, writes = (a for a in touched[number] if not a.write), [a for a in touched[other] if a.write]

@@ -1,5 +1,6 @@
 """Attribute the cycles of each unit: every cycle is useful, or lost for one cause.
 
+`attribute_cycles` is the entry; reports and traces show its result.
 The breakdown uses the times of a run and the parts of its operations' demands; it changes no time.
 A cycle spent waiting for a semaphore takes its cause from what the signalling unit did in that cycle.
 The cause is the memory that delayed that unit, the unit it waited for in its turn, or the front end.
@@ -27,12 +28,14 @@ from toolchain.machine.timing_model import COMPUTED, STALLED, Record
 class StallCause(StrEnum):
     """A cause to which a cycle of a unit is attributed.
 
+    USEFUL: products or bytes that the network asks for.
+    FILL_DRAIN, PARTIAL_FOLDS, OUTPUT_PATH, EDGES: parts of an operation's compute cycles that its demand names as lost.
+    REQUESTS: a channel starts requests and addresses runs.
     MEMORY: latency or bandwidth of a memory.
     SIGNAL: another unit computes or moves the data that is waited for.
     QUEUE: the front end stands at a full queue.
     DISPATCH: the front end reads instructions, or the unit issues one.
     NOTHING: before the first operation of the unit and after its last.
-    REQUESTS: a channel starts requests and addresses runs.
     """
 
     USEFUL = "useful"
@@ -49,10 +52,7 @@ class StallCause(StrEnum):
 
 
 class StallReason(NamedTuple):
-    """A cause together with the memory or unit it names.
-
-    `of`: memory or unit, for causes that name one.
-    """
+    """A cause, and the memory or unit that it names (`of`, "" for causes that name none)."""
 
     cause: StallCause
     of: str = ""
@@ -88,8 +88,9 @@ class Spans:
 
 @dataclass(frozen=True)
 class Attribution:
-    """A cycle breakdown of one run.
+    """The cycle breakdown of one run: for each unit, spans that cover all of its `cycles`.
 
+    `reasons`: what the spans' `reason` indexes.
     `units`: spans by unit name, in the order of `chip.units`.
     """
 
@@ -98,11 +99,15 @@ class Attribution:
     units: dict[str, Spans]
 
     def totals(self, ends: Sequence[int] | None = None) -> dict[str, np.ndarray]:
-        """int64[window, reason] of each unit; a window ends at each of `ends`, which rise up to `cycles` (None: one of all)."""
+        """Return cycles, int64[window, reason], of each unit.
+
+        `ends`: ends of the windows, rising up to `cycles`; None: one window of all.
+        """
         borders = np.array([self.cycles] if ends is None else ends, np.int64)
         return {name: self._count_by_window(spans, borders) for name, spans in self.units.items()}
 
     def _count_by_window(self, spans: Spans, ends: np.ndarray) -> np.ndarray:
+        """Return int64[window, reason] of one unit."""
         edges = np.unique(np.concatenate((spans.first, ends, [0, self.cycles])))
         at, lengths = edges[:-1], np.diff(edges)
         reason = spans.reason[np.searchsorted(spans.first, at, "right") - 1]
@@ -113,7 +118,7 @@ class Attribution:
 
 
 def attribute_cycles(chip: Chip, run: Simulation, shares: np.ndarray | None = None) -> Attribution | None:
-    """Attribute the cycles of a run, or return None.
+    """Return the breakdown of a run's cycles, or None.
 
     `shares`: float64[op], the share of each operation's products that the network asks for (None: all).
     The remaining products, by zeros, are partial folds.
@@ -127,14 +132,14 @@ def attribute_cycles(chip: Chip, run: Simulation, shares: np.ndarray | None = No
 
 
 def reasons(chip: Chip) -> tuple[StallReason, ...]:
-    """All that there are on a machine."""
+    """Return all reasons that there are on a machine, in the order of their codes."""
     memories = (StallReason(StallCause.MEMORY, space.name) for space in chip.spaces)
     return (*map(StallReason, _PLAIN), *memories, *(StallReason(StallCause.SIGNAL, unit.name) for unit in chip.units))
 
 
 @dataclass(frozen=True)
 class _Track:
-    """The spans of a unit so far, as columns."""
+    """The spans of a unit so far, as columns: first cycle, code of the reason, operation. A span ends where the next begins."""
 
     first: list[int]
     reason: list[int]
@@ -159,7 +164,10 @@ class _Track:
 
 
 class _Units:
-    """Gives every operation its spans, in an order in which the program can run: what a Wait waits for has its own by then."""
+    """The spans of all units, which `spans` fills operation by operation, in an order in which the program can run.
+
+    So what a Wait waits for has its spans by then.
+    """
 
     def __init__(
         self,
@@ -190,6 +198,7 @@ class _Units:
         self._stalls = _stalls(run)
 
     def spans(self) -> Iterator[Spans]:
+        """Yield the spans of each unit, in the order of `chip.units`. Call it once."""
         for op in self._run.order.legal:
             self._operation(op, self._run.order.engine[op])
         firsts: dict[int, int] = {}
@@ -200,6 +209,7 @@ class _Units:
             yield _close_track(track, firsts.get(queue, self._run.cycles), self._free[queue], self._run.cycles)
 
     def _operation(self, op: int, queue: int) -> None:
+        """Add the spans of one operation, and of the idle cycles before it, to its unit's track."""
         track, at = self._tracks[queue], self._free[queue]
         self._idle(track, at, op)
         at = track.until(self._start[op], self._issued[op], _DISPATCH, op)
@@ -218,7 +228,7 @@ class _Units:
         self._free[queue] = at
 
     def _idle(self, track: _Track, free: int, op: int) -> None:
-        """The cycles in which the unit had nothing: what the front end did then."""
+        """Add spans for the cycles in which the unit had nothing to do before `op`, by what the front end did then."""
         front_spans: list[tuple[int, int, int]] = []  # first, last, operation with which the front end was held up, -1: it read
         front, last = op, self._start[op]
         while last > free:
@@ -236,7 +246,7 @@ class _Units:
                 track.go_on(first, _QUEUE, op)
 
     def _other(self, track: _Track, first: int, last: int, op: int, queue: int) -> None:
-        """The cycles first .. last - 1, in which the unit waits for another: what that one did then."""
+        """Add spans for the cycles first .. last - 1, in which the unit waits for another, by what that one did then."""
         other = self._tracks[queue]
         for i in range(bisect_right(other.first, first) - 1, bisect_right(other.first, last - 1)):
             reason = other.reason[i]
@@ -259,7 +269,7 @@ def _close_track(track: _Track, begin: int, ended: int, cycles: int) -> Spans:
 
 
 def _slowest_memories(chip: Chip, run: Simulation) -> list[int]:
-    """The memory whose latency an operation waits for most, of those that it reads or writes."""
+    """Return for each operation the memory, of those it reads or writes, whose latency it waits for most."""
     op_demands = run.op_demands
     read = np.array([space.memory.latency_cycles for space in chip.spaces], np.int64)[:, None]
     written = np.array([space.memory.write_latency_cycles for space in chip.spaces], np.int64)[:, None]
@@ -287,7 +297,7 @@ def by_reason(chip: Chip, counted: Iterable[int]) -> dict[str, Any]:
 
 
 def by_cause(spans: Iterable[tuple[StallReason, int]]) -> dict[str, Any]:
-    """Cycles by cause, those of memories and units by their names; what is 0 is left out."""
+    """Return cycles by the cause's value; those of memories and units are a dict by name. What is 0 is left out."""
     cycles_by_cause: dict[str, Any] = {}
     for reason, cycles in spans:
         if cycles and reason.of:

@@ -1,6 +1,7 @@
-"""Bytes that an operation writes and nothing reads before they are overwritten or the program ends; constants never read.
+"""Find bytes that are written and not read before they are overwritten or the program ends, and constants never read.
 
 No rule of the machine forbids them, but an operation that was dropped, or reads too little or elsewhere, leaves them.
+`check_program` marks them beside its rules; a build and a run show them as warnings.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class DeadStore:
-    """A write of bytes that nothing reads.
+    """Bytes of one memory that one operation wrote and nothing read.
 
     `index`: operation that wrote the bytes, -1 for constants.
-    `ranges`: [first, last), of one memory.
+    `space`: code of the memory. `ranges`: [first, last) each, rising.
     """
 
     index: int
@@ -34,17 +35,21 @@ class DeadStore:
 
     @property
     def bytes(self) -> int:
+        """The number of bytes, all ranges together."""
         return sum(last - first for first, last in self.ranges)
 
     @property
     def text(self) -> str:
-        """`16 bytes of sram[0x100..0x180)`."""
+        """The bytes in words, such as `16 bytes of sram[0x100..0x180)`."""
         span = f"{Space(self.space).name.lower()}[{self.ranges[0][0]:#x}..{self.ranges[-1][1]:#x})"
         return f"{format_count(self.bytes, 'byte')} of {span}"
 
 
 class DeadStoreMarks:
-    """A mark for each byte of the memories, set where it was written, or is a constant, and was not read since."""
+    """A mark for each byte of the memories, set where it was written, or is a constant, and was not read since.
+
+    `read` and `write` are called for each access, in an order that can run.
+    """
 
     def __init__(
         self,
@@ -54,8 +59,9 @@ class DeadStoreMarks:
         parts: Sequence[DramRange],
         step: int,
     ):
-        """Set up the marks of all memories.
+        """Set up the marks of all memories; those of constants are set.
 
+        `sizes`: bytes of each memory. `parts`: the DRAM ranges of the program.
         `step`: alignment of the parameters that follow weights, in bytes.
         """
         self._ops, self._touched, self._parts, self._step = ops, touched, parts, step
@@ -68,6 +74,7 @@ class DeadStoreMarks:
             self._marks[Space.DRAM][part.first : part.last] = 1
 
     def read(self, access: Access) -> None:
+        """Clear the marks of the bytes that an access reads."""
         low, high = access.address, access.end
         if self._raw[access.space].find(1, low, high) < 0:
             return
@@ -77,6 +84,7 @@ class DeadStoreMarks:
             self._marks[access.space][low:high] = 0
 
     def write(self, index: int, access: Access) -> None:
+        """Set the marks of the bytes that operation `index` writes. Marks that were set already are dead stores."""
         low, high = access.address, access.end
         marks = self._marks[access.space]
         # it does not overlap itself, so that with as many bytes as its span it has no holes
@@ -90,7 +98,10 @@ class DeadStoreMarks:
         self._writers[access.space].append(index)
 
     def list_dead_stores(self) -> tuple[DeadStore, ...]:
-        """Return all dead stores after the last operation, in the order of operations, constants first."""
+        """Return all dead stores after the last operation, in the order of operations, constants first.
+
+        Outputs and states count as read. The marks are used up: call it once.
+        """
         dram = self._marks[Space.DRAM]
         for part in (*self._of(DramRangeKind.OUTPUT), *self._of(DramRangeKind.STATE)):
             dram[part.first : part.last] = 0
@@ -106,12 +117,13 @@ class DeadStoreMarks:
         return tuple(DeadStore(index, space, ranges) for (index, space), ranges in sorted(range_by_write.items()) if ranges)
 
     def _of(self, kind: DramRangeKind) -> list[DramRange]:
+        """Return the ranges of one kind."""
         return [p for p in self._parts if p.kind is kind]
 
     def _blame(self, space: int, base: int, lost: np.ndarray) -> None:
-        """Blame the last operation that wrote each lost byte.
+        """Add the lost bytes to the last operation that wrote each.
 
-        `lost`: bool for the bytes from `base` on.
+        `lost`: bool for the bytes from `base` on; it is not changed.
         """
         lost, end, lost_count = lost.copy(), base + lost.size, int(lost.sum())
         for index, access in zip(reversed(self._writers[space]), reversed(self._writes[space])):
@@ -130,25 +142,26 @@ class DeadStoreMarks:
                     return
 
     def _add(self, index: int, space: int, base: int, lost: np.ndarray) -> None:
+        """Add the lost bytes to the ranges of one operation."""
         edges = np.flatnonzero(np.diff(lost.astype(np.int8), prepend=0, append=0)) + base
         self._ranges_by_write.setdefault((index, space), []).extend(zip(edges[::2].tolist(), edges[1::2].tolist()))
 
     def _without_tails(self, space: int, ranges: list[Range]) -> tuple[Range, ...]:
-        """Drop the gaps between weights and the aligned parameters after them, which are loaded with both and never
-        read.
+        """Return the ranges, sorted, without gaps between weights and the aligned parameters after them.
+
+        Outside the DRAM such gaps are loaded with both and never read.
         """
         return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
 
     def _in_tail(self, first: int, last: int) -> bool:
+        """Return whether a range lies in such a gap."""
         ends, begins = self._tails
         nearest = bisect_right(ends, first)
         return any(last <= begins[i] for i in range(bisect_right(ends, first - self._step), nearest))
 
     @cached_property
     def _tails(self) -> tuple[list[int], list[int]]:
-        """Return the sorted ends of weights, and the begin of the parameters that follow each by less than their
-        alignment.
-        """
+        """The gaps as (sorted ends of weights, begin of the parameters that follow each by less than their alignment)."""
         arrays = [(op, op_accesses) for op, op_accesses in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
         emit_addresses = {op.parameter_address for op, _ in arrays if op.emit}
         begins = sorted(emit_addresses | {op.parameter_address for op in self._ops if isinstance(op, Emit)})

@@ -1,4 +1,7 @@
-"""Decode instructions and constant blocks into parameters of `quant.fixed_point`."""
+"""Decode instructions' numbers and constant blocks into parameters of `quant.fixed_point`.
+
+Every run of a prepared program uses one decoder, so that constants are decoded once.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ _INT32_LOW, _INT32_HIGH = -(1 << 31), (1 << 31) - 1
 
 
 class ConstantDecoder:
-    """A decoder for one machine. Requantizations and weights of equal parameters are made once, because they are
-    values.
+    """A decoder for one machine. What depends on equal parameters is made once and kept.
+
+    `requant`, `channel_requant`, `weights`: `_requant`, `_channel_requant` and `_weights` with a cache.
     """
 
     def __init__(self, chip: Chip):
@@ -34,7 +38,10 @@ class ConstantDecoder:
         self.weights = lru_cache(maxsize=_WEIGHT_BLOCKS)(self._weights)
 
     def _requant(self, key: str, multiplier: int, shift: int, zero_point: int, low: int, high: int) -> Requant:
-        """One scale for all channels. key: of `numerics.per_op`."""
+        """Return a requantization with one scale for all channels.
+
+        `key`: the operation's name in `numerics.per_op`, which may give it a rounding of its own.
+        """
         return self._numerics.requant(key, multiplier, shift, zero_point=zero_point, low=low, high=high)
 
     def inner_requant(self, key: str, multiplier: int, shift: int) -> Requant:
@@ -42,7 +49,7 @@ class ConstantDecoder:
         return self.requant(key, multiplier, shift, 0, _INT32_LOW, _INT32_HIGH)
 
     def _channel_requant(self, block: bytes, zero_point: int, low: int, high: int) -> tuple[Array, Requant]:
-        """A parameter block -> (bias int64[c], Requant of a convolution)."""
+        """Return (bias int64[c], requantization) of a parameter block: a convolution's, one scale for each channel."""
         bias, multiplier, shift = read_parameters(block, self._chip)
         if (multiplier == multiplier[0]).all():
             multiplier = multiplier[:1]
@@ -54,8 +61,11 @@ class ConstantDecoder:
     def _weights(
         self, block: bytes, codes: CodeType, outputs: int, height: int, width: int, inputs: int, group: int
     ) -> ConvWeights:
-        """Dense weights of a type, order o, ky, kx, i, each output channel on a byte of its own, or in the layout's tiles. With
-        what groups make of them."""
+        """Return dense weights, [outputs, height, width, inputs], of a block as it lies in memory.
+
+        Each output channel begins on a byte of its own, order ky, kx, i; or the block is in tiles where the layout has them.
+        `group`: weights that share a scale, 0: none; then the scales in the block are applied.
+        """
         count, tile = height * width * inputs, self._chip.layout.weight_tile
         if tile is not None:
             tiles = np.frombuffer(block, np.uint8).reshape(-(-outputs // tile[1]) * -(-count // tile[0]), -1)
@@ -71,7 +81,7 @@ class ConstantDecoder:
         return ConvWeights(values.reshape(outputs, height, width, inputs))
 
     def depthwise_weights(self, raw: Array, codes: CodeType, height: int, width: int, channels: int) -> ConvWeights:
-        """Return depthwise weights.
+        """Return depthwise weights, [channels, height, width, 1].
 
         `raw`: uint8, order ky, kx, c; int4: each ky, kx row starts on a byte.
         """
@@ -81,12 +91,12 @@ class ConstantDecoder:
 
 
 def _unpack_weights(rows: Array, codes: CodeType, count: int) -> Array:
-    """uint8[rows, bytes] -> int8[rows, count], the weights in each row."""
+    """Return int8[rows, count], the weights in each of uint8[rows, bytes]."""
     return unpack_int4(rows, count) if codes is CodeType.INT4 else rows.view(np.int8)
 
 
 def unpack_int4(packed: Array, count: int) -> Array:
-    """uint8[rows, ceil(count / 2)] -> int8[rows, count]; low nibble first."""
+    """Return int8[rows, count] of uint8[rows, ceil(count / 2)]; the low nibble comes first."""
     signed = packed.view(np.int8)
     values = np.empty((packed.shape[0], packed.shape[1], 2), np.int8)
     values[..., 0] = (signed << 4) >> 4

@@ -1,6 +1,7 @@
-"""Describe the ranges of DRAM that a program sees.
+"""Describe the ranges of DRAM that a program sees, and what it may do with each.
 
 A program only reads constants and inputs. It writes outputs completely. States are a kind of their own.
+`check_program` holds programs to this.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from toolchain.machine import Access, Space, overlap, range_text
 
 
 class DramRangeKind(Enum):
-    """STATE: a tensor that lasts from one run to the next, read, and overwritten by design."""
+    """The kinds of DRAM ranges; a value is the kind's name in messages.
+
+    STATE: a tensor that lasts from one run to the next, read, and overwritten by design.
+    FOREIGN: memory of others, to which the program may not write.
+    """
 
     CONSTANT = "constant"
     INPUT = "input"
@@ -28,7 +33,7 @@ class DramRangeKind(Enum):
 
 @dataclass(frozen=True)
 class DramRange:
-    """Bytes first .. last of DRAM, `last` not included. name: the tensor, for messages ("" for a constant)."""
+    """The bytes first .. last - 1 of DRAM. `name`: the tensor, for messages ("" for a constant)."""
 
     kind: DramRangeKind
     name: str
@@ -37,19 +42,21 @@ class DramRange:
 
     @property
     def label(self) -> str:
-        """`output 'y' dram[0x100..0x180)`."""
+        """The range in words, such as `output 'y' dram[0x100..0x180)`."""
         named = f" {self.name!r}" if self.name else ""
         return f"{self.kind.value}{named} dram[{self.first:#x}..{self.last:#x})"
 
 
 def get_initial_ranges(parts: Iterable[DramRange]) -> list[tuple[int, int]]:
-    """The ranges that hold data before the program runs."""
+    """Return the ranges [first, last) that hold data before the program runs: constants, inputs and states."""
     return [(p.first, p.last) for p in parts if p.kind in (DramRangeKind.CONSTANT, DramRangeKind.INPUT, DramRangeKind.STATE)]
 
 
 class ReadOnlyGuard:
-    """Constants and inputs: a program that overwrites one is right once and wrong when it runs again on the same memory. And what
-    belongs to others."""
+    """Finds writes to constants, inputs and foreign memory.
+
+    A program that overwrites one is right once and wrong when it runs again on the same memory.
+    """
 
     def __init__(self, parts: Sequence[DramRange]):
         read_only_parts = [p for p in parts if p.kind not in (DramRangeKind.OUTPUT, DramRangeKind.STATE) and p.first < p.last]
@@ -60,7 +67,7 @@ class ReadOnlyGuard:
             self._reach.append(max(part.last, self._reach[-1] if self._reach else 0))
 
     def overwritten(self, write: Access) -> DramRange | None:
-        """The first part with a byte that the access writes, or None."""
+        """Return the first read-only range with a byte that the access writes, or None."""
         if write.space != Space.DRAM:
             return None
         after = bisect_right(self._starts, write.end - 1)
@@ -70,6 +77,7 @@ class ReadOnlyGuard:
 
 
 def _get_full_access(part: DramRange) -> Access:
+    """Return the access that reads a whole range."""
     return Access(Space.DRAM, part.first, (), (), part.last - part.first, False)
 
 
@@ -84,7 +92,10 @@ def overwrite_text(write: Access, part: DramRange) -> str:
 
 
 def unwritten(parts: Sequence[DramRange], written_mask: np.ndarray) -> Iterator[str]:
-    """Outputs with bytes that nothing wrote. held: bool for each byte of DRAM, whether it was written or held data."""
+    """Yield a sentence for each output with bytes that nothing wrote.
+
+    `written_mask`: bool for each byte of DRAM, whether it was written or held data.
+    """
     for part in (p for p in parts if p.kind is DramRangeKind.OUTPUT):
         missing = np.flatnonzero(~written_mask[part.first : part.last])
         if missing.size:

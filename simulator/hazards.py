@@ -1,11 +1,12 @@
 """Find unordered accesses to the same bytes, and reads of bytes never written. Only the program's own
 synchronisation orders.
 
-Order: an engine runs its queue in order; a Wait comes after the Signal it takes.
+An engine runs its queue in order; a Wait comes after the Signal it takes.
 Each engine keeps how much of every other engine's history is known to have happened.
 This is a vector clock over its lists of accesses.
 A new access is compared with the part of each list that is not yet known.
 Every pair of unordered accesses is met once, by the later of the two.
+`check_program` uses both classes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ _SHORT = 16  # below this many candidates a plain loop is faster than numpy
 
 
 class Hazards:
-    """One pass over a program in an order that can run."""
+    """One pass over a program in an order that can run.
+
+    For each operation call `begin`, then `synchronise` or `touch` for each access, then `stall` where the front end waits for it.
+    """
 
     def __init__(self, ops: Sequence[MachineOp], order: RunOrder, max_count: int, spaces: int):
+        """Set up a pass. `max_count`: the largest count of a semaphore. `spaces`: the number of memories."""
         self.ops, self.order, self.max_count = ops, order, max_count
         engines = len(order.names)
         self.lists = 2 * spaces  # of an engine: reads and writes of each memory
@@ -46,9 +51,7 @@ class Hazards:
         self.stalls_known = [0] * engines
 
     def begin(self, index: int) -> None:
-        """Begin an operation: order it after the stalls that precede its dispatch. Call this before everything else of
-        the operation.
-        """
+        """Order an operation after the stalls that precede its dispatch."""
         if not self.stalls:
             return
         queue = self.order.engine[index]
@@ -59,11 +62,14 @@ class Hazards:
             self.stalls_known[queue] += 1
 
     def stall(self, index: int) -> None:
-        """Record the operation for which the front end waits as a stall."""
+        """Record an operation for which the front end waits: all that is dispatched later comes after it."""
         self.stalls.append((index, *self._clock(self.order.engine[index])))
 
     def _clock(self, queue: int) -> tuple[list[int], list[int]]:
-        """Return the clock of an observer that comes after everything the engine has done."""
+        """Return the clock of an observer that comes after everything the engine has done.
+
+        That is (accesses known, by list; Waits known, by engine).
+        """
         clock, waits = list(self.known_counts[queue]), list(self.waits_known[queue])
         for k in range(self.lists * queue, self.lists * (queue + 1)):
             clock[k] = len(self.access_lists[k])
@@ -71,11 +77,12 @@ class Hazards:
         return clock, waits
 
     def _join(self, queue: int, clock: list[int], waits: list[int]) -> None:
+        """Let an engine know what a clock knows, beside what it knows already."""
         self.known_counts[queue] = list(map(max, self.known_counts[queue], clock))
         self.waits_known[queue] = list(map(max, self.waits_known[queue], waits))
 
     def synchronise(self, index: int) -> None:
-        """A Signal or a Wait. Raises ProgramError where a semaphore may go above its largest count."""
+        """Take a Signal or a Wait into the order. Raise ProgramError where a semaphore may go above its largest count."""
         op, queue = self.ops[index], self.order.engine[index]
         if isinstance(op, Signal):
             self._count(index, op, queue)
@@ -87,7 +94,7 @@ class Hazards:
             self.waiter[op.semaphore] = queue
 
     def _count(self, index: int, op: Signal, queue: int) -> None:
-        """The Wait that makes room must be known to have run: otherwise the count may pass its limit."""
+        """Count a Signal. Raise ProgramError unless the Wait that makes room is known to have run."""
         sent = self.signals[op.semaphore] = self.signals.get(op.semaphore, 0) + 1
         required_waits = sent - self.max_count
         if required_waits <= 0:
@@ -103,7 +110,10 @@ class Hazards:
             )
 
     def touch(self, index: int, access: Access, low: int, high: int) -> None:
-        """Raises ProgramError where an unordered access of another engine touches the same bytes and one is a write."""
+        """Record an access. Raise ProgramError where an unordered one of another engine touches its bytes and one writes.
+
+        `low`, `high`: the access lies in [low, high).
+        """
         queue = self.order.engine[index]
         known_counts, access_lists = self.known_counts[queue], self.access_lists
         list_index = self.lists * queue + 2 * access.space + access.write
@@ -117,6 +127,7 @@ class Hazards:
         access_lists[list_index].append(access)
 
     def _compare(self, index: int, access: Access, low: int, high: int, k: int, begin: int, end: int) -> None:
+        """Compare an access with entries begin .. end - 1 of list k. Raise ProgramError where two overlap."""
         lows, highs, access_list = self.low[k], self.high[k], self.access_lists[k]
         if end - begin <= _SHORT:
             near = [i for i in range(begin, end) if lows[i] < high and highs[i] > low]
@@ -141,9 +152,10 @@ def _verb(access: Access) -> str:
 
 
 def _others(list_index: int, lists: int, engines: int) -> Iterator[int]:
-    """List the access lists of other engines that must be ordered with accesses of this list.
+    """Yield the access lists of other engines that must be ordered with accesses of this list.
 
     For a write these are all lists of its memory, for a read the writes.
+    A list's index is lists x engine + 2 x memory, and 1 more for writes.
     """
     written = list_index % 2
     for base in range(list_index % lists - written, lists * engines, lists):
@@ -152,9 +164,10 @@ def _others(list_index: int, lists: int, engines: int) -> Iterator[int]:
 
 
 class WrittenBytes:
-    """The bytes of one memory that have been written: a byte map, and the ranges of it known to be full."""
+    """The bytes of one memory that have been written: `map`, bool by byte, and the ranges known to be full."""
 
     def __init__(self, size_bytes: int, ranges: Sequence[tuple[int, int]] = ()):
+        """Set up a memory. `ranges`: [first, last) each, written from the start."""
         self.map = np.zeros(size_bytes, np.bool_)
         self.starts: list[int] = []
         self.ends: list[int] = []
@@ -163,6 +176,7 @@ class WrittenBytes:
             self._fill(first, last)
 
     def write(self, access: Access, low: int, high: int) -> None:
+        """Record the bytes that an access in [low, high) writes."""
         if self._full(low, high):
             return
         if access.block[2]:
@@ -172,7 +186,7 @@ class WrittenBytes:
         self._fill(low, high)
 
     def missing(self, access: Access, low: int, high: int) -> int | None:
-        """The first byte read that was never written, or None."""
+        """Return the address of the first byte of an access in [low, high) that was never written, or None."""
         if self._full(low, high):
             return None
         if self.map[low:high].all():
@@ -185,11 +199,12 @@ class WrittenBytes:
         return low + int(sum(int(i) * s for i, s in zip(gap, view.strides)))
 
     def _full(self, low: int, high: int) -> bool:
+        """Return whether one full range covers [low, high)."""
         i = bisect_right(self.starts, low) - 1
         return i >= 0 and self.ends[i] >= high
 
     def _fill(self, low: int, high: int) -> None:
-        """Adds a full range, joined with those it touches."""
+        """Add a full range, joined with those it touches."""
         if high <= low:
             return
         first = bisect_right(self.starts, low)

@@ -1,4 +1,4 @@
-"""Count the bytes of a memory that hold a value still to be read, over the time of a run."""
+"""Count the bytes of a memory that hold a value still to be read, over the time of a run. Traces show them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from toolchain.machine import Access, MachineOp, accesses_at
 
 
 def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return int64 cycles and int64 bytes: from each cycle on, the bytes of a memory that hold a value still to be
-    read.
+    """Return (cycles, bytes), int64[n] each: from each cycle on, so many bytes hold a value still to be read.
 
     A byte is live from the start of the operation that writes it to the end of the last read before the next
     write.
+    `space`: code of the memory. `run`: of these operations, with times.
     """
     size, count = chip.spaces[space].memory.size, len(ops)
     # per byte, the operation that wrote it and the one that read it last, by their places in these orders
@@ -40,13 +40,16 @@ def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int)
 
 
 def _of(values: np.ndarray, access: Access) -> np.ndarray:
-    """The int32 values of the bytes of an access."""
+    """Return a view of the int32 values that stand for the bytes of an access."""
     shape = (*access.counts, access.inner_bytes)
     return np.ndarray(shape, np.int32, values, access.address * 4, tuple(s * 4 for s in (*access.strides, 1)))
 
 
 def _settle(born: np.ndarray, last_read: np.ndarray, count: int, lives: dict[int, int]) -> None:
-    """Books the bytes of values that nothing will read again, by writer and last reader (writer * count + reader)."""
+    """Count the bytes of values that nothing will read again into `lives`; values that were never read do not count.
+
+    Its keys are writer * count + last reader, by their places in the orders of starts and of ends.
+    """
     keys = np.where((born >= 0) & (last_read >= 0), born * np.int64(count) + last_read, -1).ravel()
     # neighbours mostly share a life: count runs, not bytes
     starts = np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))
@@ -57,7 +60,7 @@ def _settle(born: np.ndarray, last_read: np.ndarray, count: int, lives: dict[int
 
 
 def _sum_live_bytes(lives: dict[int, int], start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lives as (writer, reader) pairs to live bytes over time."""
+    """Return (cycles, live bytes from each on) of lives. `start`, `end`: cycles, in the orders of the lives' keys."""
     keys = np.array(sorted(lives), np.int64)
     sizes = np.array([lives[int(k)] for k in keys], np.int64)
     times = np.concatenate((start[keys // max(count, 1)], end[keys % max(count, 1)]))

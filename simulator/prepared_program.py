@@ -1,4 +1,7 @@
-"""A program made ready to run: its rules checked and its times found once, for they do not depend on values; then its bits."""
+"""Make a program ready to run: its rules are checked and its times found once, since they do not depend on values.
+
+`prepare_program` makes it ready, `PreparedProgram.run` computes the bits of one image, `simulate` does both.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,12 @@ Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of th
 
 @dataclass(frozen=True)
 class PreparedProgram:
-    """A program with everything that is known of it without values. The fields not listed here are those of its
-    `Simulation`s.
+    """A program with everything that is known of it without values. Runs do not change it.
 
+    The fields not listed here are those of its `Simulation`s.
     `dram_bytes`: size of the images that it runs on.
-    `peak_bytes`: peak by memory.
+    `peak_bytes`: one past the highest byte touched, by memory.
+    `times`: None with timing=False.
     `checked`: whether its rules were checked.
     """
 
@@ -85,9 +89,9 @@ class PreparedProgram:
         observe: Observe | None = None,
         progress: Progress | None = None,
     ) -> Simulation:
-        """Compute values, in any number of threads; arguments and faults as of `simulate`.
+        """Compute values and return the result; threads may run side by side. Arguments and faults are those of `simulate`.
 
-        in_place: `dram` becomes the memory of the run, and is changed.
+        `in_place`: `dram` becomes the memory of the run, and is changed. Raise ProgramError for an image of another size, too.
         """
         _require_image(self.chip, dram)
         if dram.size != self.dram_bytes:
@@ -98,10 +102,7 @@ class PreparedProgram:
         )
 
     def result(self, memory: Mapping[str, np.ndarray]) -> Simulation:
-        """Return the simulation result.
-
-        `memory`: contents after the run, by name.
-        """
+        """Return the result of a run. `memory`: contents after the run, by name."""
         times, nothing = self.times, np.zeros(0, np.int64)
         return Simulation(
             memory=memory,
@@ -137,7 +138,10 @@ def prepare_program(
     initialized_memories: Collection[str] = (),
     progress: Progress | None = None,
 ) -> PreparedProgram:
-    """Arguments and faults as of `simulate`, but of DRAM its size, and of what memories hold at the start their names."""
+    """Return a program made ready to run. Arguments and faults are those of `simulate`.
+
+    Of the DRAM its size is given, and of what other memories hold at the start their names.
+    """
     if words is not None and len(words) != len(ops):
         raise ProgramError(f"{len(words)} instruction lengths for {len(ops)} operations; give one each")
     flow = dispatch_program(chip, ops, words)
@@ -207,6 +211,7 @@ def simulate(
 
 
 def _require_image(chip: Chip, dram: np.ndarray) -> None:
+    """Raise ProgramError unless `dram` is uint8[n], no larger than the machine's DRAM."""
     if dram.dtype != np.uint8 or dram.ndim != 1 or dram.size > chip.dram.size:
         raise ProgramError(
             f"dram image is {dram.dtype}{list(dram.shape)}; must be uint8 of at most {chip.dram.size} bytes (memories.dram.size)"
@@ -216,8 +221,9 @@ def _require_image(chip: Chip, dram: np.ndarray) -> None:
 def wrap_measured_run(
     chip: Chip, ops: Sequence[MachineOp], memory: Mapping[str, np.ndarray], start: np.ndarray, end: np.ndarray
 ) -> Simulation:
-    """Make a simulation from measured times: int64 cycles of each operation. What bounds the operations is not
-    known.
+    """Return a simulation with measured times, int64 cycles of each operation, as a backend reports them.
+
+    What bounds the operations is not known. `memory`: contents after the run, by name.
     """
     flow = dispatch_program(chip, ops)
     order = program_order(chip, flow)
@@ -238,8 +244,10 @@ def wrap_measured_run(
 
 
 def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
-    """The operations up to `until`, in an order that can run. Raises ProgramError: there is no such operation, or one of them
-    waits for a later one."""
+    """Return the operations up to `until`, in an order that can run.
+
+    Raise ProgramError where there is no such operation, or one of them waits for a later one.
+    """
     if not 0 <= until < len(ops):
         raise ProgramError(f"op {until}: there is none; the program has operations 0 to {len(ops) - 1}")
     late = {wait: signal for wait, signal in order.signal_by_wait.items() if wait <= until < signal}
@@ -258,9 +266,10 @@ def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
 def _values(
     ready: PreparedProgram, legal: Sequence[int], state: MachineState, observe: Observe | None, progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    """Compute the values of the operations `legal`, in an order that can run.
+    """Run the operations `legal`, in an order that can run, and return the memories after them, by name.
 
-    A program without hazards gives the same values in any such order.
+    `state` is changed. A program without hazards gives the same values in any such order.
+    Raise ProgramError where an operation's parameters describe no arithmetic.
     """
     chip, flow, context = ready.chip, ready.flow, Context(ready.chip, state, ready.decoder)
     # numpy refuses views outside a memory; in a checked program that would be our fault

@@ -1,4 +1,7 @@
-"""The structure of a program without times: its queues, which Signal each Wait takes, an order in which it can run."""
+"""Find the structure of a program without times: its queues, the Signal that each Wait takes, an order in which it can run.
+
+`prepare_program` and the checks begin with it. A queue is one engine's or one DMA channel's; operations in it run in order.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ NO_ENGINE = -1
 
 @dataclass(frozen=True)
 class RunOrder:
-    """An order in which the operations of a program can run.
+    """The structure of one program; operations are indices into it, repeats and calls written out.
 
+    `names`: of the queues, in the order of `chip.units`.
     `engine`: queue of each operation (NO_ENGINE: End).
     `legal`: every operation but Ends, in an order that can run.
-    `signal_by_wait`: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th
-    Signal.
+    `signal_by_wait`: the Signal that each Wait takes: the k-th Wait of a semaphore takes its k-th Signal.
     `least_depths`: for each queue the entries without which the program deadlocks, at least 1.
     The depths depend on the program alone.
     """
@@ -39,7 +42,7 @@ def issue_cycles(chip: Chip) -> list[int]:
 
 
 def describe(index: int, ops: Sequence[MachineOp], chip: Chip) -> str:
-    """`op 12 convolution (mac)`, for messages; of a repeat `op 12, iteration 3 of 8 convolution (mac)`."""
+    """Return an operation's name for messages: `op 12 convolution (mac)`, in a repeat `op 12, iteration 3 of 8 ...`."""
     op = ops[index]
     engine = op.queue(chip)
     where = "" if engine is None else f" ({chip.units[engine].name})"
@@ -67,7 +70,7 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
 
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
-    """The queue of each operation. Raises ProgramError as `program_order`."""
+    """Return the queue of each operation, NO_ENGINE for End. Raise ProgramError as `program_order`, deadlocks aside."""
     engine: list[int] = []
     semaphores = chip.sync.semaphores
     for index, op in enumerate(ops):
@@ -93,11 +96,12 @@ def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> li
 
 
 class _Queues:
-    """A run of the queues without times.
+    """A run of the queues without times: `dispatch` each operation in program order.
 
     Everything that can run has run when an operation is dispatched, so no machine has more waiting entries.
-    `blocked`: blocked[e] is the Wait that engine e stands at, or -1.
-    `least`: least[e] is the largest number of entries that waited behind one.
+    `blocked`: by queue, the Wait at which it stands, or -1.
+    `least`: by queue, the largest number of entries that waited behind one.
+    `legal`, `signal_by_wait`: as in `RunOrder`, so far.
     """
 
     def __init__(self, ops: Sequence[MachineOp], engine: Sequence[int], depths: Sequence[int]):
@@ -110,8 +114,10 @@ class _Queues:
         self.signal_by_wait: dict[int, int] = {}
 
     def dispatch(self, index: int, queue: int) -> bool:
-        """False where the queue is full for good, or the front end waits for an operation that is: everything that could run has
-        run."""
+        """Run the operation and all that this frees, or let it wait in its queue.
+
+        Return False for a deadlock: the queue is full for good, or the front end waits for an operation that is blocked.
+        """
         if self.blocked[queue] < 0:
             self._run(index, queue)
             return True
@@ -122,7 +128,7 @@ class _Queues:
         return True
 
     def _run(self, index: int, queue: int) -> None:
-        """Runs an operation on a free engine, and all that this frees."""
+        """Run an operation on a free queue, and all that this frees."""
         woken = [self._step(index, queue)]
         while woken:
             engine = woken.pop()
@@ -133,7 +139,7 @@ class _Queues:
                 woken.append(self._step(entries.popleft(), engine))
 
     def _step(self, index: int, queue: int) -> int:
-        """Returns the engine that a Signal wakes, or -1."""
+        """Run one operation, or block its queue at a Wait without a Signal. Return the queue that a Signal frees, or -1."""
         op = self.ops[index]
         if isinstance(op, Wait):
             available = self.signals.get(op.semaphore)
@@ -159,6 +165,7 @@ class _Queues:
 
 
 def _deadlock(ops: Sequence[MachineOp], chip: Chip, blocked: Sequence[int], front: int | None) -> str:
+    """Return the message of a deadlock. `front`: the operation that cannot be dispatched; None: all are dispatched."""
     stuck = [describe(i, ops, chip) for i in blocked if i >= 0]
     if front is not None:
         reason = "the front end waits for it" if ops[front].STALLS else "not dispatched: its queue is full"
@@ -170,7 +177,7 @@ def _deadlock(ops: Sequence[MachineOp], chip: Chip, blocked: Sequence[int], fron
 
 
 def _find_missing_signal(ops: Sequence[MachineOp], chip: Chip, semaphores: set[int]) -> Iterator[str]:
-    """Name the place where a Signal may have been left out.
+    """Yield sentences that name the place where a Signal may have been left out.
 
     All Waits after that place take the next one's Signal, and only the last is stuck.
     """

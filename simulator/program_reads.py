@@ -13,7 +13,7 @@ from toolchain.machine.timing_model import read_rate
 
 
 def word_cycles(chip: Chip, word_bytes: int) -> float:
-    """Return the cycles of a word: the front end's, and no less than the memory's port takes."""
+    """Return the cycles that the front end takes for a word: its own, and no less than the memory's port takes."""
     space = chip.program_space
     if space is None:
         return chip.isa.word_cycles
@@ -27,6 +27,7 @@ def with_program(chip: Chip, op_demands: Demands, words: Sequence[int], word_byt
     serves.
     Words after the last served operation are read with that one.
     `words`: words of each operation, by dispatch.
+    The same demands come back where the front end reads no memory, or `word_bytes` is 0.
     """
     space = chip.program_space
     if space is None or not word_bytes:

@@ -1,5 +1,6 @@
 """Compute the order in which memories serve the operations of a program: fixed by the program, whatever runs it.
 
+`service_order` is the entry, for `simulator.timeline`. A fixed order keeps a faster machine from running a program slower.
 Operations are served in the order in which they would begin on a nominal machine with unlimited queues.
 There an operation lasts as long as the square roots of its products and bytes; no property of a machine
 enters.
@@ -31,16 +32,19 @@ _STEPS = 16  # of nominal time, so that rounding weighs little
 
 
 def service_order(ops: Sequence[MachineOp], order: RunOrder, op_demands: Demands) -> list[int]:
-    """All operations that have a queue, in an order that can run on every machine on which the program can."""
+    """Return all operations that have a queue, in an order that can run on every machine on which the program can.
+
+    `order`: of `program_order`. `op_demands`: bytes and products of each operation.
+    """
     units = order.chip.units
     moves = np.array([units[q].kind == "dma" for q in order.engine[: len(order.legal)]], bool)
     return _dispatchable(ops, order, _nominal_begins(ops, order, _nominal_durations(moves, op_demands)))
 
 
 def _nominal_durations(moves: np.ndarray, op_demands: Demands) -> list[int]:
-    """Return the nominal duration of each operation. Products are converted to bytes by the program's ratio of moved
-    bytes to products.
+    """Return the nominal duration of each operation, in nominal steps.
 
+    Products are converted to bytes by the program's ratio of moved bytes to products.
     `moves`: bool[op], whether the operation is of a DMA channel.
     """
     count = len(moves)
@@ -76,7 +80,10 @@ def _nominal_begins(ops: Sequence[MachineOp], order: RunOrder, durations: Sequen
 
 
 def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begins: Sequence[int]) -> list[int]:
-    """The operations by `begun`, each behind all that must be over before it is dispatched, before its queue and its Signal."""
+    """Return the operations by rising `begins`, each behind all that must come before it.
+
+    That is what must be over before it is dispatched, the one before it in its queue, and its Signal.
+    """
     count, engine, signal_by_wait, depths = len(begins), order.engine, order.signal_by_wait, order.least_depths
     service_sequence: list[int] = []
     queues: list[deque[int]] = [deque() for _ in depths]

@@ -1,4 +1,4 @@
-"""Describe the result of one run of a program."""
+"""Define the result of one run of a program: bytes, times, traffic."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from toolchain.machine import Demands, InstructionStream, Traffic
 
 @dataclass(frozen=True)
 class Simulation:
-    """A result of one run.
+    """A result of one run, of `simulate` or `PreparedProgram.run`.
 
     Arrays are per operation of `flow`, the program with repeats and calls written out, in the order of dispatch.
     Times are in cycles.
 
     `memory`: uint8 by the memory's name, after the run (values=False: the DRAM as it was, and no other).
+    `engines`: names of the queues. `engine`: int8, index into them, -1 for End.
+    `cycles`: when the last operation ends; 0 with timing=False.
     `start`, `end`: int64; empty with timing=False. An operation takes the cycles start .. end - 1.
     At `start` the engine begins the operation, at `end` the next may begin.
-    `engine`: index into `engines`, -1 for End.
     `bound_by`: 'compute' or a memory's name (what the end waited for), 'dispatch' or 'wait'.
     'dispatch': the front end or a full queue kept the engine idle for longer than the operation ran; 'wait': a
     semaphore.
@@ -56,10 +57,12 @@ class Simulation:
 
     @property
     def macs(self) -> int:
+        """The products of all operations."""
         return int(self.op_macs.sum())
 
     @property
     def dram(self) -> np.ndarray:
+        """The DRAM after the run, uint8."""
         return self.memory["dram"]
 
     @property

@@ -1,5 +1,6 @@
 """Compute when each operation of a program runs (`toolchain.machine.timing_model`), and what its end waited for.
 
+`timeline` is the entry; `prepare_program` calls it once for a program, since times do not depend on values.
 More bandwidth, lanes or queue entries and less latency never make a program slower.
 That requires a service order of memories that is fixed by the program and not by the race
 (`simulator.service_order`).
@@ -32,16 +33,18 @@ _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of ti
 
 @dataclass(frozen=True)
 class Timeline:
-    """A timeline of one run. End operations start and end at `cycles`.
+    """The times of one run, in cycles. End operations start and end at `cycles`.
 
     The fields with default None are None for times that were measured elsewhere.
 
     `start`, `end`: int64[op] cycles.
-    `bound`: int8[op], index into `bounds`.
-    `ended_by`: int64[op] without End operations, the port or COMPUTED.
+    `bound`: int8[op], index into `bounds`: what the end waited for.
+    `cycles`: when the last operation ends.
+    `busy_cycles`: by queue, without signals and waits.
+    `ended_by`: int64[op] without End operations: the port that served it last, COMPUTED where computing took longer.
     `issue_starts`: int64[op], when each was taken up; before `start` where several are in flight.
     `request_starts`: int64[op], when its latency began; before `start` where several are in flight.
-    `record`: causes of the delays of operations.
+    `record`: services of ports, and what held up the front end.
     """
 
     start: np.ndarray
@@ -70,8 +73,9 @@ def timeline(
     words: Sequence[int] | None,
     word_bytes: int = 0,
 ) -> Timeline:
-    """Compute the times of every operation.
+    """Compute the times of every operation. Where memories arbitrate, `Contention` simulates them.
 
+    `ops`: with repeats and calls written out; `order`, `op_demands`, `touched`: of these.
     `words`: instruction words of each operation that the front end reads (None: one each).
     `word_bytes`: bytes of a word, 0: reading words loads no memory.
     """
@@ -98,6 +102,10 @@ def timeline(
 def _make_timeline(
     chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: TimingModel | Contention, record: Record
 ) -> Timeline:
+    """Return the timeline of a finished run, with a bound for each operation.
+
+    An operation is bound by `dispatch` where its queue was idle before it for longer than it ran.
+    """
     count = len(run.end)
     start, end = np.array(run.start, np.int64), np.array(run.end, np.int64)
     engine, ended_by = np.array(order.engine[:count], np.int64), np.array(run.ended_by, np.int64)

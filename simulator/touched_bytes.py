@@ -1,4 +1,7 @@
-"""Say which bytes the operations of a program touch, those of operations that differ in addresses alone once."""
+"""Say which bytes the operations of a program touch; what operations of one kind and shape share is found once.
+
+The checks, the timeline and the peaks of a run read it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _ADDRESS_BITS = 44  # source: 4 more than the largest address of a memory; odd n
 
 
 class _Spaces(NamedTuple):
-    """The memories that an operation reads and writes, a bit each."""
+    """The memories that an operation reads and those that it writes, a bit each."""
 
     reads: int
     writes: int
@@ -52,13 +55,17 @@ class _Extent(NamedTuple):
 
 
 class TouchedBytes(Sequence[tuple[Access, ...]]):
-    """The accesses of each operation, made when they are looked at, and what costs less: their memories and peaks.
+    """The accesses of each operation, a sequence by index; they are made when they are looked at and then kept.
 
-    `peak_bytes`: by the memory's name one past the highest byte that is touched.
+    Memories and peaks cost less and are known from the start.
+    `peak_bytes`: by the memory's name, one past the highest byte that is touched.
     """
 
     def __init__(self, chip: Chip, ops: Sequence[MachineOp], tables: Sequence[OperationTable] | None = None):
-        """Look at the operations. tables: of these, made at need. Raise ProgramError where one names a memory that is none."""
+        """Look at the operations. Raise ProgramError where one names a memory that is none.
+
+        `tables`: `tables_by_unit(ops)`, where the caller has them.
+        """
         self._chip, self._ops = chip, ops
         self._accesses: dict[int, tuple[Access, ...]] = {}
         self._shapes = [_NOTHING] * len(ops)
@@ -95,7 +102,10 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
         return self._shapes[index]
 
     def are_apart(self, reader: int, writer: int) -> bool:
-        """Return whether all that one operation reads lies before or behind all that another writes; False: it may not."""
+        """Return whether all that one operation reads lies before or behind all that another writes.
+
+        False: it may not, or their spans are unknown.
+        """
         reads, writes = self._extents[reader], self._extents[writer]
         if reads is None or writes is None:
             return False
@@ -110,7 +120,7 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
         return True
 
     def _add(self, table: OperationTable, indirect: Container[int]) -> None:
-        """Find the memories and peaks of a table's operations."""
+        """Find the memories and peaks of a table's operations. `indirect`: operations to leave out, whose addresses vary."""
         kind = type(self._ops[table.indexes[0]])
         names = [name for name in kind.parameters() if name.endswith("address")]
         places = [place for place, name in enumerate(kind.parameters()) if name.endswith("address")]
@@ -136,12 +146,14 @@ class TouchedBytes(Sequence[tuple[Access, ...]]):
                 self._extents[table.indexes[row]] = extents
 
     def _note_ends(self, op_accesses: Sequence[Access]) -> _Spaces:
+        """Raise the peaks to these accesses. Return the memories that they read and write."""
         for access in op_accesses:
             self._peaks[access.space] = max(self._peaks[access.space], access.end)
         return _spaces_of(op_accesses)
 
 
 def _spaces_of(op_accesses: Sequence[Access]) -> _Spaces:
+    """Return the memories of accesses."""
     reads, writes = ({1 << a.space for a in op_accesses if a.write == write} for write in (False, True))
     return _Spaces(sum(reads), sum(writes))
 

@@ -33,10 +33,10 @@ def chrome_trace(
     labels: Sequence[str] | None = None,
     causes: Attribution | None = None,
 ) -> dict[str, Any]:
-    """Return the trace of a run that was simulated with timing.
+    """Return the trace of a run that was simulated with timing, as the JSON object of the format.
 
-    `ops`: as dispatched.
-    `labels`: a name of each operation, such as its layer.
+    `ops`: as dispatched, one for each time of the run; otherwise InternalError.
+    `labels`: a name of each operation, such as its layer; None: the operation's kind.
     `causes`: cycle breakdown of the run (None: `attribute_cycles` computes it).
     """
     if len(run.start) != len(ops):
@@ -62,7 +62,7 @@ def chrome_trace(
 
 
 def write_trace(path: str | Path, trace: dict[str, Any]) -> None:
-    """One event a line: the file can be read and compared."""
+    """Write a trace, one event a line, so that the file can be read and compared. Raise OSError."""
     lines = ",\n".join(json.dumps(event, sort_keys=True) for event in trace["traceEvents"])
     rest = json.dumps({k: v for k, v in trace.items() if k != "traceEvents"}, sort_keys=True)
     Path(path).write_text(f'{{"traceEvents": [\n{lines}\n], {rest[1:]}\n', encoding="utf-8", newline="\n")
@@ -71,7 +71,7 @@ def write_trace(path: str | Path, trace: dict[str, Any]) -> None:
 def _operations(
     ops: Sequence[MachineOp], run: Simulation, labels: Sequence[str] | None, causes: Attribution | None
 ) -> Iterator[Event]:
-    """Signals and waits that took no time are left out."""
+    """Yield an event for each operation. Signals and waits that took no time are left out."""
     stalls_by_op = {} if causes is None else sum_stalls_by_operation(run, causes)
     for i, op in enumerate(ops):
         engine, start, end = int(run.engine[i]), int(run.start[i]), int(run.end[i])
@@ -91,7 +91,7 @@ def _operations(
 
 
 def _place(run: Simulation, op: int) -> Event:
-    """Return the event arguments that name the operation of the program; empty for none."""
+    """Return the event arguments that name an operation of the program; empty for -1, none."""
     return {} if op < 0 else {"op": run.flow.sources[op], "operation": run.flow[op].NAME}
 
 

@@ -1,6 +1,4 @@
-"""Compute the trace tracks beside the operations: idle causes of units, signals that release waits, and
-bandwidth of memory ports.
-"""
+"""Compute what a trace shows beside the operations: causes of idle units, arrows of signals, bandwidth of ports."""
 
 from __future__ import annotations
 
@@ -16,7 +14,11 @@ from toolchain.machine import Signal, Wait
 
 
 class Gap(NamedTuple):
-    """Cycles first .. last - 1 in which a unit waits. op: in the flow, for which it does (-1: for none). told: the cause."""
+    """The cycles first .. last - 1 in which a unit waits.
+
+    `queue`: the unit's. `op`: in the flow, the operation for which it waits (-1: for none).
+    `title`, `details`: the cause, in words and as arguments of the event.
+    """
 
     queue: int
     first: int
@@ -27,14 +29,14 @@ class Gap(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A cycle of a unit's queue."""
+    """A cycle on the track of a unit's queue."""
 
     queue: int
     cycle: int
 
 
 def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
-    """Yield the gaps between the operations and inside the waits."""
+    """Yield the gaps of all units: between the operations, and inside waits where they do not compute."""
     for queue, spans in enumerate(causes.units.values()):
         for first, last, code, op in _list_intervals(spans, causes.cycles):
             reason = causes.reasons[code]
@@ -44,7 +46,7 @@ def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
 
 
 def sum_stalls_by_operation(run: Simulation, causes: Attribution) -> dict[int, dict[str, Any]]:
-    """Cycles by cause of each operation, from its start to its end."""
+    """Return for each operation its cycles by cause, as `by_cause` has them, from its start to its end."""
     cycles_by_op: dict[int, dict[StallReason, int]] = {}
     for spans in causes.units.values():
         for first, last, code, op in _list_intervals(spans, causes.cycles):
@@ -61,13 +63,14 @@ def _list_intervals(spans: Spans, cycles: int) -> Iterator[tuple[int, int, int, 
 
 
 def _title(reason: StallReason) -> str:
+    """Return a cause in few words."""
     if reason.cause is StallCause.SIGNAL:
         return f"signal of {reason.of}"
     return reason.of or reason.cause.value.replace("nothing", "nothing to do")
 
 
 def make_signal_arrows(run: Simulation) -> Iterator[tuple[Moment, Moment]]:
-    """Yield an arrow from each signal to the wait that takes it, where the wait took time.
+    """Yield (from, to), an arrow from each signal to the wait that takes it, where the wait took time.
 
     A signal that took no time is drawn at the last cycle of its unit's previous activity.
     """
@@ -86,7 +89,10 @@ def make_signal_arrows(run: Simulation) -> Iterator[tuple[Moment, Moment]]:
 
 
 def port_rates(chip: Chip, run: Simulation) -> Iterator[tuple[str, int, float]]:
-    """(port, cycle, bytes a cycle from there on), bytes as charged. None of times that were measured elsewhere."""
+    """Yield (port, cycle, bytes a cycle from there on), bytes as charged to the port.
+
+    Nothing is yielded for times that were measured elsewhere.
+    """
     if run.times is None or run.times.record is None:
         return
     served = np.array(run.times.record.served, np.int64).reshape(-1, 4)

@@ -1,4 +1,7 @@
-"""Weights in groups as they lie in memory: what is codes, what scales, what minima."""
+"""Separate grouped weights as they lie in memory into codes, scales and minima.
+
+A group is consecutive weights of an output channel that share a scale. `decode_constants` calls it.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ Array = NDArray[Any]
 
 
 def unpack_weight_groups(rows: Array, size: int, part_bytes: int, count: int, keys: GroupKeys) -> tuple[Array, WeightGroups]:
-    """Return codes uint8[o, bytes] without the scales and minima stored with them, and these as weight groups.
+    """Return (codes, groups): uint8[o, bytes] without the scales and minima stored with them, and these.
 
-    `rows`: uint8[o, bytes], laid out by `keys.layout`.
+    `rows`: uint8[o, bytes], one output channel each, laid out by `keys.layout`.
     `size`: weights of a group.
     `part_bytes`: bytes of a group's codes.
     `count`: groups of a row.
@@ -38,13 +41,10 @@ def unpack_weight_groups(rows: Array, size: int, part_bytes: int, count: int, ke
 
 
 def _groups(size: int, scales: Array, minima: Array) -> WeightGroups:
-    """Return weight groups.
-
-    `scales`, `minima`: uint8[o, g, bytes].
-    """
+    """Return weight groups of `scales` and `minima`: uint8[o, g, bytes]; without bytes there are no minima."""
     return WeightGroups(size, _numbers(scales, "u"), _numbers(minima, "i") if minima.shape[2] else None)
 
 
 def _numbers(parts: Array, kind: str) -> Array:
-    """uint8[o, g, bytes] -> int32[o, g], little-endian."""
+    """Return int32[o, g] of uint8[o, g, bytes], little-endian. `kind`: u unsigned, i signed."""
     return np.ascontiguousarray(parts).view(f"<{kind}{parts.shape[2]}")[..., 0].astype(np.int32)

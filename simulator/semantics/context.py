@@ -1,4 +1,4 @@
-"""Provide the context of computing values: a machine's numerics, and views of its memories."""
+"""Provide what the operations' functions compute with: a machine's numerics, and views of its memories."""
 
 from __future__ import annotations
 
@@ -37,16 +37,21 @@ Pads = tuple[int, int, int, int]
 
 
 class Context:
-    """One machine while a program runs: its bytes are `state`; `decoded` is what operations and constants say."""
+    """One machine while a program runs, handed to every operation's function.
+
+    `state`: the memories and accumulators, which operations change. `decoded`: parameters of operations and constants.
+    Types of codes are given by number, an index into `chip.code_types`.
+    A `role` names an operand's memory in the unit that runs the operation: input, output, weights, parameters or tables.
+    """
 
     def __init__(self, chip: Chip, state: MachineState, decoder: ConstantDecoder | None = None):
-        """Set up a run. decoder: what runs of a program share; None: a new one."""
+        """Set up a run. `decoder`: shared by runs of one program; None: a new one."""
         self.chip, self.state, self.numerics = chip, state, chip.numerics
         self.decoded = decoder or ConstantDecoder(chip)
         self._kinds = tuple(memory_type(codes.dtype) for codes in chip.code_types)
 
     def space(self, op: MachineOp, role: str) -> int:
-        """Code of the memory in which the operation's operands of this role lie."""
+        """Return the code of the memory in which the operation's operands of this role lie."""
         return op.unit_in(self.chip).roles[role]
 
     def kind(self, number: int) -> np.dtype:
@@ -63,8 +68,12 @@ class Context:
         number: int,
         surface_stride: int = 0,
     ) -> Array:
-        """Codes of the type of that number; outer: strides of all dimensions but the last, in bytes. A view where the last one
-        has no gaps, a copy where it is cut into granules, surface_stride bytes apart."""
+        """Return codes [..., c] as they lie at `address`, of the type with that number.
+
+        `outer`: strides of all dimensions but the last, in bytes.
+        A writable view where channels have no gaps (`surface_stride` 0).
+        Otherwise a copy: channels are cut into granules, `surface_stride` bytes apart.
+        """
         kind, space = self._kinds[number], self.space(op, role)
         if not surface_stride:
             return self.state.feature_map(space, address, shape, (*outer, kind.itemsize), kind)
@@ -73,19 +82,19 @@ class Context:
     def _granules(
         self, space: int, address: int, shape: tuple[int, ...], outer: tuple[int, ...], kind: np.dtype, surface_stride: int
     ) -> Array:
-        """A view [..., granules, channels of one] of codes that have a shape."""
+        """Return a writable view [..., granules, channels of one] of codes that have a shape [..., c]."""
         granule = granule_of(self.chip)
         granule_shape = (*shape[:-1], -(-shape[-1] // granule), granule)
         return self.state.feature_map(space, address, granule_shape, (*outer, surface_stride, kind.itemsize), kind)
 
     def bytes_of(self, op: MachineOp, role: str, address: int, size_bytes: int) -> Array:
-        """A view of uint8[size_bytes]."""
+        """Return a writable view of uint8[size_bytes]."""
         return self.state.bytes_of(self.space(op, role), address, size_bytes)
 
     def look_up_table(self, x: Array, op: MachineOp, role: str, address: int, number: int) -> Array:
-        """Look up codes of the type with that number in the table at `address`.
+        """Return the codes that the table at `address` has for x, of the type with that number.
 
-        `role`: role of the memory that holds the table.
+        `role`: role of the memory that holds the table. Tables of 16-bit codes are interpolated.
         """
         entries = self.bytes_of(op, role, address, table_bytes(number, self.chip)).view(self._kinds[number])
         return lookup8(x, entries) if x.dtype.itemsize == 1 else lookup16(x, entries, self.numerics.interpolation)
@@ -103,7 +112,10 @@ class Context:
         self._granules(self.space(op, "output"), address, values.shape, outer, self._kinds[number], surface)[...] = filled
 
     def window_input(self, op: WindowOp, channels: int, padding: int) -> tuple[Array, Pads]:
-        """The part of the input that windows reach, [1, h, w, c], and the padding around it."""
+        """Return (x, pads): the part of the input that windows reach, [1, h, w, c], and the padding around it.
+
+        Pads are top, left, bottom, right. Where windows reach padding alone, x is made of `padding` and has no pads.
+        """
         number = op.code_types()[0]
         full_height = (op.output_height - 1) * op.stride_height + (op.kernel_height - 1) * op.dilation_height + 1
         full_width = (op.output_width - 1) * op.stride_width + (op.kernel_width - 1) * op.dilation_width + 1
@@ -137,7 +149,10 @@ class Context:
         )
 
     def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
-        """int32 or int64[oh, ow, oc]: sums without bias, wrapped to the accumulators' width."""
+        """Return the sums of a convolution without bias, int32 or int64[oh, ow, oc], wrapped to the accumulators' width.
+
+        `weights`: of `dense_weights` or `depthwise_weights`. `channels`: of the input.
+        """
         x, pads = self.window_input(op, channels, op.input_zero_point)
         return conv2d(
             x,
@@ -150,7 +165,10 @@ class Context:
         )[0]
 
     def accumulate(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
-        """Through the accumulators, which keep the sums unless the operation emits."""
+        """Pass sums through the unit's accumulators and return them, those already there added where the operation says so.
+
+        The accumulators keep the result unless the operation emits; a memory of accumulators keeps it anyway.
+        """
         if SUMS in op.unit_in(self.chip).roles:
             accumulator_sums = self.state.sums(self.space(op, SUMS), op.sums_address, sums.shape)
             accumulator_sums[...] = (
@@ -165,7 +183,7 @@ class Context:
         return sums
 
     def emit_outputs(self, op: Convolution | Depthwise, sums: Array, channels: int) -> Array | None:
-        """Return the outputs after the table, or None where the accumulators keep the sums."""
+        """Return the outputs of accumulated sums, requantized and looked up; None where the accumulators keep the sums."""
         sums = self.accumulate(op, sums)
         if not op.emit:
             return None
@@ -174,7 +192,7 @@ class Context:
         return self.look_up_table(q, op, "parameters", op.table_address, number) if op.use_table else q
 
     def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
-        """Requantize with the bias and scale of each channel. Changes `sums`.
+        """Return sums requantized with the bias and scale of each channel. Changes `sums`.
 
         `role`: the parameters are read where the unit has operands of this role.
         """
@@ -183,7 +201,7 @@ class Context:
         return requantize_sums(sums, bias, self.numerics.accumulator_bits, requant, self.kind(op.output_type))
 
     def with_addend(self, op: Convolution | Emit, q: Array) -> Array:
-        """The residual sum of q and what lies at the addend's address."""
+        """Return the residual sum of q, codes, and what lies at the addend's address."""
         key, inner = "add", self.decoded.inner_requant
         outer = (op.addend_row_stride, op.addend_column_stride)
         return add(

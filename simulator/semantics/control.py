@@ -8,6 +8,7 @@ from toolchain.machine import BlockBegin, BlockEnd, Call, ControlOp, Repeat, Rep
 
 
 def reject_control_op(op: ControlOp, context: Context) -> None:
+    """Raise InternalError: a front-end operation has come to an engine."""
     raise InternalError(f"{op.NAME} is the front end's; no engine runs it")
 
 

@@ -7,6 +7,7 @@ from toolchain.machine import Convolution
 
 
 def convolution(op: Convolution, context: Context) -> None:
+    """Compute a convolution; its outputs are written where it emits, otherwise the accumulators keep the sums."""
     weights = context.dense_weights(op)
     q = context.emit_outputs(op, context.window_sums(op, op.input_channels, weights), op.output_channels)
     if q is not None:

@@ -1,4 +1,4 @@
-"""Depthwise convolution."""
+"""Depthwise convolution: each input channel has filters of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from toolchain.machine import Depthwise
 
 
 def depthwise(op: Depthwise, context: Context) -> None:
+    """Compute a depthwise convolution; its outputs are written where it emits, otherwise the accumulators keep the sums."""
     weights = context.depthwise_weights(op)
     q = context.emit_outputs(op, context.window_sums(op, op.channels, weights), op.channels)
     if q is not None:

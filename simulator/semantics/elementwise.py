@@ -27,6 +27,7 @@ _KEYS = {kind: kind.name.lower() for kind in ElementwiseKind}
 
 
 def elementwise(op: Elementwise, context: Context) -> None:
+    """Compute one of the kinds and write it. An operand with stride 0 in a dimension is broadcast along it."""
     kind, dtype, requant = op.kind, context.kind(op.output_type), context.decoded.requant
     key, shape = _KEYS[kind], (op.height, op.width, op.channels)
     a_strides = (op.a_row_stride, op.a_column_stride, op.a_channel_stride)
@@ -68,7 +69,10 @@ def _broadcast_to_shape(values: Array, shape: Shape) -> Array:
 
 
 def _operand(op: Elementwise, address: int, shape: Shape, strides: Shape, surface: int, number: int, context: Context) -> Array:
-    """A view with 1 where the operand is broadcast: numpy then computes what does not change once."""
+    """Return an operand with size 1 where it is broadcast, so that numpy computes what does not change once.
+
+    `number`: its type. `surface`: bytes between its granules of channels, 0: channels have no gaps.
+    """
     stored_shape = tuple(n if stride else 1 for n, stride in zip(shape, strides))
     if surface and strides[2]:
         return context.feature_map(op, "input", address, stored_shape, strides[:2], number, surface)

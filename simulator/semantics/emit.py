@@ -1,4 +1,4 @@
-"""Sums out of accumulators that are a memory."""
+"""Requantize sums of accumulators that are a memory, and write them as outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from toolchain.machine import Emit, EmitKind
 
 
 def emit(op: Emit, context: Context) -> None:
+    """Write the sums as outputs, after table and residual sum where the operation has them. The sums stay as they are."""
     shape = (op.height, op.width, op.channels)
     sums = context.state.sums(context.space(op, SUMS), op.sums_address, shape).copy()
     if op.kind == EmitKind.CONVOLUTION:

@@ -1,4 +1,4 @@
-"""The number that the front end reads into a base register."""
+"""Read the number from memory that the front end takes into a base register."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from toolchain.machine import LoadBase
 
 
 def load_base(op: LoadBase, context: Context) -> None:
+    """Read a signed little-endian number into `state.number`, held within 0 and the operation's limit."""
     word = context.state.bytes_of(op.space, op.address, op.word_bytes).tobytes()
     context.state.number = min(max(int.from_bytes(word, "little", signed=True), 0), op.limit)
 

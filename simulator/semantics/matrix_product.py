@@ -8,6 +8,7 @@ from toolchain.machine import MatrixProduct
 
 
 def matrix_product(op: MatrixProduct, context: Context) -> None:
+    """Compute the products, batch by batch; outputs are written where it emits, otherwise the accumulators keep the sums."""
     a_outer, b_shape = (op.a_batch_stride, op.a_row_stride), (op.batches, op.inner, op.columns)
     b_space, b_strides = context.space(op, "weights"), (op.b_batch_stride, op.b_row_stride, op.b_column_stride)
     sums = matmul(

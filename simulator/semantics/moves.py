@@ -9,6 +9,7 @@ from toolchain.machine import Copy, Fill
 
 
 def copy(op: Copy, context: Context) -> None:
+    """Copy a box of bytes. With `transpose` its inmost two dimensions change places, element by element."""
     kind = context.kind(op.element_type) if op.transpose else np.dtype(np.uint8)
     size = kind.itemsize
     shape = (op.count_outer, op.count0, op.count1, op.count2, op.inner_bytes // size)
@@ -21,6 +22,7 @@ def copy(op: Copy, context: Context) -> None:
 
 
 def fill(op: Fill, context: Context) -> None:
+    """Write one value to a box of elements."""
     shape = (op.count_outer, op.count0, op.count1, op.count2, op.inner_elements)
     kind, outer = context.kind(op.element_type), (op.destination_stride_outer, op.destination_stride0)
     strides = (*outer, op.destination_stride1, op.destination_stride2, kind.itemsize)

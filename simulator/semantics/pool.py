@@ -10,6 +10,7 @@ from toolchain.machine import Pool, PoolKind
 
 
 def pool(op: Pool, context: Context) -> None:
+    """Write the largest or the mean value of each window. Padding never wins a maximum; in a mean it counts as zero."""
     strides, kernel = (op.stride_height, op.stride_width), (op.kernel_height, op.kernel_width)
     dilations, zero = (op.dilation_height, op.dilation_width), op.input_zero_point
     if op.kind == PoolKind.MAX:

@@ -8,6 +8,7 @@ from toolchain.machine.operations.softmax import Softmax, scale_of
 
 
 def softmax(op: Softmax, context: Context) -> None:
+    """Write the softmax of each row."""
     shape, number = (op.rows, op.columns), op.element_type
     x = context.feature_map(op, "input", op.input_address, shape, (op.input_row_stride,), number)
     y = context.feature_map(op, "output", op.output_address, shape, (op.output_row_stride,), number)

@@ -1,4 +1,4 @@
-"""Signals, waits and ends change no bytes."""
+"""Signals, waits and ends change no bytes; their order is kept by the checks and the timeline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from toolchain.machine import End, Signal, Wait
 
 
 def nothing(op: Signal | Wait | End, context: Context) -> None:
-    pass
+    """Do nothing."""
 
 
 VALUES = {Signal: nothing, Wait: nothing, End: nothing}
