@@ -1,4 +1,7 @@
-"""Split bytes whose values lie in several places into boxes, each of which one strided copy moves."""
+"""Split bytes whose values lie in several places into boxes, each of which one strided copy moves.
+
+A number names a value: an array and a place in it (`value_numbers`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _MOST_DIMENSIONS = 4  # source: what a feature map in granules has besides its c
 
 @dataclass(frozen=True, slots=True)
 class ValueBox:
-    """Bytes address + sum(i_k strides[k]) that hold the values number + sum(i_k steps[k]), for i_k < counts[k]."""
+    """A box of bytes and of the values that they hold.
+
+    For all i_k < counts[k], byte address + sum(i_k strides[k]) holds the value of number + sum(i_k steps[k]).
+    """
 
     address: int
     number: int
@@ -24,11 +30,12 @@ class ValueBox:
 
     @property
     def last_number(self) -> int:
+        """The number of the value at the last index of each dimension."""
         return self.number + sum((n - 1) * s for n, s in zip(self.counts, self.steps))
 
 
 def boxes_of_access(address: int, counts: tuple[int, ...], strides: tuple[int, ...], numbers: Numbers) -> list[ValueBox]:
-    """Return boxes that cover the bytes of an access. numbers: int64[counts], those of its values."""
+    """Return boxes that cover the bytes of an access. `numbers`: int64[counts], those of its values; `strides`: bytes."""
     affine = fit_affine(numbers)
     if affine is not None:
         return [ValueBox(address, affine.first, counts, strides, affine.steps)]
@@ -39,7 +46,10 @@ def boxes_of_access(address: int, counts: tuple[int, ...], strides: tuple[int, .
 
 
 def boxes_of_bytes(addresses: Numbers, numbers: Numbers) -> list[ValueBox]:
-    """Return boxes that cover these bytes. int64[n] each: addresses, and the numbers of the values there."""
+    """Return boxes that cover these bytes.
+
+    `addresses`, `numbers`: int64[n] each, rising addresses and the numbers of the values there.
+    """
     if not addresses.size:
         return []
     together = (np.diff(addresses) == 1) & (np.diff(numbers) == 1) & (np.diff(numbers >> ARRAY_BITS) == 0)

@@ -16,7 +16,12 @@ Arrays = Mapping[int, Evaluation | int]  # what makes each array; bytes where it
 
 
 def is_one_operation(evaluation: Evaluation, arrays: Arrays) -> bool:
-    """Return whether one operation computes what the tiles do, and all that it reads lies in its operands' arrays."""
+    """Return whether one operation computes what the tiles of an evaluation do.
+
+    Then the tiles fill its output, and all that it reads lies in its operands' arrays. `merge_program` keeps the tiles of
+    others single.
+    `arrays`: by array, the evaluation that makes it or its number of bytes.
+    """
     return (
         (not isinstance(evaluation.first.op, WindowOp) or find_valid_window(evaluation) is not None)
         and _is_filled(evaluation)

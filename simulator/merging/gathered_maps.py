@@ -1,4 +1,7 @@
-"""Collect the values of an operand whose bytes lie in several arrays, by where they lie in the map that an evaluation reads."""
+"""Collect an operand's values, whose bytes lie in several arrays, by where they lie in the map that an evaluation reads.
+
+The evaluation then loads the map from those arrays before it runs.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,19 @@ class Reading:
 
 @dataclass(eq=False)
 class GatheredMap:
-    """The numbers of a map's values as the tiles of an evaluation read them; 0 where none does.
+    """The map of one operand: numbers of its values as the tiles of an evaluation read them; 0 where none does.
 
     `low`: row, column and byte of `numbers[0, 0, 0]`, counted from the first tile.
+    `numbers`: int64[rows, columns, bytes]; it grows with the tiles.
     """
 
     low: Place = (0, 0, 0)
     numbers: Numbers = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
 
     def fits(self, reading: Reading, at: Place, before: int) -> bool:
-        """Return whether no tile reads other values where one at a place reads these. No value changes.
+        """Return whether a reading agrees with what other tiles read. No value changes.
 
+        `at`: where the tile lies, counted from the first one.
         `before`: all values are of arrays below it, so that they are made before the evaluation.
         """
         numbers = reading.numbers
@@ -49,12 +54,12 @@ class GatheredMap:
         return not present.any() or not ((present != numbers) & (present != 0)).any()
 
     def add(self, reading: Reading, at: Place) -> None:
-        """Add what a tile at a place reads, which fits."""
+        """Add what a tile at a place reads. Call `fits` first."""
         index = self._find_index(reading, at)
         self.numbers[index] = reading.numbers
 
     def _find_index(self, reading: Reading, at: Place) -> Any:
-        """Return the index of a reading's values, for which there is room then."""
+        """Make room for a reading and return its index into `numbers`."""
         size_bytes: int = reading.numbers.shape[2]
         axes = (reading.rows + at[0], reading.columns + at[1], at[2] + np.arange(size_bytes))
         self._cover(axes)
@@ -94,6 +99,7 @@ class GatheredMap:
 
 
 def _as_index(axis: Numbers) -> slice | Numbers:
+    """Return a slice for rows or columns without gaps, which is faster than their numbers."""
     first = int(axis[0])
     return slice(first, first + axis.size) if int(axis[-1]) - first == axis.size - 1 else axis
 

@@ -15,7 +15,7 @@ FIRST_PLACES = MOST_ARRAYS - 255  # source: memories are numbered by a byte; arr
 class Places(ValueNumbers):
     """The place of each byte in the largest memory that it was copied from, as a number: an array for each memory.
 
-    A place says nothing of the value: others may have lain there.
+    A place says nothing of the value: others may have lain there. Places are followed only where operands are gathered.
     """
 
     def __init__(self, sizes: Sequence[int]):

@@ -1,7 +1,7 @@
 """Number the values in a program's memories: bytes of equal numbers hold equal values, wherever they lie.
 
-A number is an array's identity above 48 bits and a place in that array below them.
-Array 1 is the DRAM at the start, where the place is the address.
+A number is an array's identity above 48 bits and a place in that array below them. An array is what one evaluation or one
+single operation makes. Array 1 is the DRAM at the start, where the place is the address. 0 is no value.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def array_of(number: int) -> int:
 
 
 class Affine(NamedTuple):
-    """Numbers first + sum(i_k steps[k]), a step for each dimension; 0 where a dimension has one element."""
+    """Numbers that are first + sum(i_k steps[k]), a step for each dimension; 0 where a dimension has one element."""
 
     first: int
     steps: tuple[int, ...]
 
 
 class ValueNumbers:
-    """The number of the value that each byte holds while a program is stepped through."""
+    """The number of the value that each byte holds while a program is stepped through. `write` changes it."""
 
     def __init__(self, sizes: Sequence[int], initial: Sequence[int] = (INITIAL,)):
         """Number the initial values.
@@ -82,7 +82,7 @@ class ValueNumbers:
         return affine
 
     def list_written(self) -> tuple[Numbers, Numbers]:
-        """Return the addresses of the DRAM that were written, in order, and the numbers there."""
+        """Return (addresses, numbers), int64[n] each: the bytes of the DRAM that were written, in order, and what they hold."""
         pages = np.flatnonzero(self._last_writes[0])
         addresses = ((pages << _PAGE_BITS)[:, None] + np.arange(1 << _PAGE_BITS)).ravel()
         addresses = addresses[addresses < self._numbers[0].size]
@@ -90,6 +90,7 @@ class ValueNumbers:
         return addresses[numbers != 0], numbers[numbers != 0]
 
     def _view(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int]) -> Numbers:
+        """Return a writable view of the numbers of a box."""
         numbers = self._numbers[space]
         return np.ndarray(counts, np.int64, numbers, 8 * address, [8 * s for s in strides])
 
@@ -121,7 +122,7 @@ def fit_affine(numbers: Numbers) -> Affine | None:
 
 
 def forget_offsets() -> None:
-    """Free what is kept of offsets between reads."""
+    """Free what is kept of offsets between reads. `merge_program` calls it at its end."""
     _offsets.cache_clear()
 
 
