@@ -29,8 +29,8 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
     """Return addresses for all buffers and the certificate of their peak.
 
     `capacity_bytes`: the first plan found within it is returned (packing). None: the smallest peak found.
-    `effort_nodes`: how long to search, in nodes; the answer depends on it and on nothing else.
-    With 0 the search is greedy only. Where the bound is beyond the capacity, and the effort 0, nothing is tried at all.
+    `effort_nodes`: how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy plans only.
+    Where the bound is beyond the capacity, only greedy plans are tried, for the refusal's peak; with 0 none.
     Raise InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
     """
     by_name = check_buffers(buffers)
