@@ -362,8 +362,7 @@ def _region(
                 break
             of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number), steps=steps)
             for plan in candidate_plans(of, goal) if region_tree is None else [plan_user_schedule(of, region_tree)]:
-                keep = LEVELS[number].residency and goal.objective != "memory"
-                region = link_region(graph, segment, plan, machine, samples, keep)
+                region = link_region(graph, segment, plan, machine, samples, of.options.hoist)
                 candidates.append(CompiledRegion(plan, region, number, samples.count if samples is not None else 1))
         return _choose_region(candidates, machine, goal) if len(candidates) > 1 else candidates[0]
 

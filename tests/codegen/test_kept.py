@@ -57,6 +57,12 @@ def test_they_are_brought_once(tmp_path: Path) -> None:
     assert len(read_bytes) == LAYERS and read_bytes[0] >= UNITS * UNITS and not any(read_bytes[1:])
 
 
+@pytest.mark.parametrize("machine", ["edge16", "transformer64", "ethos_u55_256", "ws8_pow2"])
+def test_plans_expect_them_to_be_brought_once(machine: str, tmp_path: Path) -> None:
+    figures = built(tmp_path, machine, Goal("cycles")).figures
+    assert figures["expected_cycles"] == pytest.approx(figures["cycles"], rel=0.01)
+
+
 def test_not_without_room(tmp_path: Path) -> None:
     machine = load_machine("transformer64")
     weights = machine.chip.memories["weights"].model_copy(update={"size": 6 << 10})

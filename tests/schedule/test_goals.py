@@ -27,6 +27,7 @@ from toolchain.report.report_text import totals_text
 from toolchain.schedule import capacity_errors, region_planner
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.goals import OBJECTIVES, Goal
+from toolchain.schedule.hoisted_constants import HoistedConstants
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import PlannedRegion, TiledLayer
 from toolchain.schedule.plan_cost import assign_units
@@ -199,9 +200,9 @@ def test_plans_of_little_traffic_are_no_longer_than_a_program_may_be(tmp_path: P
     """With 8 KiB the longest has 138 tiles."""
     most = list[int]()
 
-    def count_tiles(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
+    def count_tiles(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants) -> PlannedRegion:
         most.append(sum(p.tile_count for p in plan.layers if isinstance(p, TiledLayer)))
-        return assign_units(plan, model)
+        return assign_units(plan, model, hoisted)
 
     monkeypatch.setattr(region_planner, "assign_units", count_tiles)
     free = _built(_wide(), tmp_path, _machine(8), "traffic")

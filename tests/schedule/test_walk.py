@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.recurrent import recurrent
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import TensorType
 from toolchain.isa import load_machine
@@ -14,6 +15,7 @@ from toolchain.machine import Space
 from toolchain.ops.kit.tile import Box
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRanges, DependenceTracker, boxes_meet
+from toolchain.schedule.hoisted_constants import HoistedConstants
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.plan_walk import walk_plan
 from toolchain.schedule.queues import PlannedQueues, QueueCost
@@ -27,8 +29,8 @@ CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifi
 def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[tuple[PlannedRegion, int]] = []
 
-    def noted(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
-        walk, _ = walk_plan(plan, model)
+    def noted(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants) -> PlannedRegion:
+        walk, _ = walk_plan(plan, model, hoisted=hoisted)
         walks.append((plan, walk.cycles))
         return plan
 
@@ -37,6 +39,17 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
     # Few works are served in the order of the program, all in that of readiness where constants come ahead.
     assert all(plan.cycles == pytest.approx(cycles, rel=0.02 if plan.fetched else 0.003) for plan, cycles in walks)
     assert any(cycles == pytest.approx(figures["cycles"], rel=0.04) for _, cycles in walks)
+
+
+@pytest.mark.parametrize(
+    ("op", "machine", "units"),
+    [("LSTM", "edge16", 48), ("LSTM", "transformer64", 48), ("GRU", "transformer64", 48)],
+)
+def test_steps_of_recurrent_layers_are_expected_as_they_run(op: str, machine: str, units: int) -> None:
+    """Constants that the steps share are expected once."""
+    model = recurrent(op, length=6, batch=1, inputs=units, units=units)
+    figures = build(model, BuildOptions(machine)).figures
+    assert figures["expected_cycles"] == pytest.approx(figures["cycles"], rel=0.03)
 
 
 def test_each_queue_that_writes_a_part_of_an_area_waits_for_what_was_there() -> None:

@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.codegen.dram_areas import AddressStep, DramPiece, make_dram_areas, use_base_registers
-from toolchain.codegen.hoist_constants import HoistedConstants, hoist_constants
 from toolchain.codegen.lower import BaseAddresses, lower_region
 from toolchain.codegen.model import AreaContent, LayerInfo, LayerResult, MemoryUse, Port, Region, state_of
 from toolchain.codegen.place_states import ELSEWHERE, StatePlace, write_states_in_place
@@ -33,6 +32,7 @@ from toolchain.ops.kit.tile import ConstantBlock, round_up
 from toolchain.passes.extract_sample import SampleGraph
 from toolchain.passes.partition import Segment
 from toolchain.schedule.copies import Location, dram_alignment
+from toolchain.schedule.hoisted_constants import NOT_HOISTED, ConstantHoister
 from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.plan import PlannedRegion
 
@@ -43,7 +43,7 @@ def link_region(
     plan: PlannedRegion,
     machine: Machine,
     samples: SampleGraph | None = None,
-    keep: bool = True,
+    hoist: bool = True,
 ) -> Region:
     """Return the region's program, constants, ports, states, DRAM areas and the description of its layers.
 
@@ -58,9 +58,9 @@ def link_region(
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    hoisted = hoist_constants(plan) if keep else HoistedConstants({}, plan.placements)
-    plan = replace(plan, placements=hoisted.placements)
-    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, hoisted.places)
+    hoisted = ConstantHoister([planned.layer for planned in plan.layers]).hoist(plan) if hoist else NOT_HOISTED
+    plan = replace(plan, placements=hoisted.extend(plan.placements))
+    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, hoisted.by_layer)
     require_dram(constants.end, chip)
     placed, roots = write_states_in_place(placed, layout.states, chip), layout.settle_states()
     lasting = {n for state in graph.states for n in (state.past, state.present_tensor)}

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from toolchain.codegen.hoist_constants import BlockUse
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine import Access, Copy, MachineOp, MemoryIndex, Space, accesses, anywhere, overlap
@@ -21,6 +20,7 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, TileTask
 from toolchain.schedule.accumulator_memory import AccumulatorAddresses
 from toolchain.schedule.copies import CopyEngine, Location, Stride, copies
+from toolchain.schedule.hoisted_constants import HoistedBlocks
 from toolchain.schedule.lower_moves import lower_moves
 from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.plan import PlannedRegion, TiledLayer
@@ -29,7 +29,7 @@ from toolchain.schedule.tile_buffers import box_strides, empty_buffers, needs_st
 from toolchain.schedule.unit_choice import lower_to_unit
 from toolchain.schedule.views import View
 
-NOTHING: Mapping[BlockUse, int] = MappingProxyType({})
+NOTHING: Mapping[int, HoistedBlocks] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class PlacedOp:
 
 
 def lower_region(
-    plan: PlannedRegion, bases: BaseAddresses, chip: Chip, hoisted_addresses: Mapping[BlockUse, int] = NOTHING
+    plan: PlannedRegion, bases: BaseAddresses, chip: Chip, hoisted: Mapping[int, HoistedBlocks] = NOTHING
 ) -> list[PlacedOp]:
     """Return every operation of a region in program order, without synchronisation.
 
@@ -99,7 +99,7 @@ def lower_region(
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), AccumulatorAddresses(chip)
     tops: dict[str, BufferOrigin] = {}
-    hoisted_blocks = _HoistedBlocks(hoisted_addresses, set())
+    hoisted_blocks = _HoistedBlocks(hoisted, set())
     lowerings = [_LayerLowering(plan, i, bases, chip, channels, sums, tops, hoisted_blocks) for i in range(len(plan.layers))]
     for step in plan.steps():
         if isinstance(step, BufferShift):
@@ -161,7 +161,7 @@ class _HoistedBlocks:
     `places`: their on-chip addresses. `resident_blocks`: (memory, address) of those that are loaded so far.
     """
 
-    places: Mapping[BlockUse, int]
+    places: Mapping[int, HoistedBlocks]
     resident_blocks: set[tuple[int, int]]
 
     def take(self, layer: int, block: ConstantBlock, unit: Unit) -> tuple[Location, bool] | None:
@@ -169,9 +169,10 @@ class _HoistedBlocks:
         hoisted.
         """
         space = unit.roles[block.role]
-        address = self.places.get((layer, block.key, space))
-        if address is None:
+        place = self.places.get(layer, {}).get((block.key, space))
+        if place is None:
             return None
+        address = place.address
         is_loaded = (space, address) in self.resident_blocks
         self.resident_blocks.add((space, address))
         return Location(Space(space), address), is_loaded

@@ -8,7 +8,7 @@ Each idea is in one to three files, to be read in this order:
     schedules    bind_region, bind_layer, bind_plans: a user's schedule against a region; user_schedule plans by it
     layer        tilings, tile_buffers, sampling
     cascade      stripes, cascade_candidates, cascade; layer_grouping chooses which layers form cascades
-    prefetch     layer_constants, prefetch
+    prefetch     layer_constants, prefetch; hoisted_constants: those that several layers share
     residency    layer_by_layer, in_place, all_resident
     placement    plan, allocation, capacity_errors
     cost         cost: one tile; plan_timer, tile_pipeline: many; plan_cost: a plan; queues, dependences: the machine's state

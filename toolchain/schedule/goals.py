@@ -62,7 +62,9 @@ class Goal:
 
     def options(self, level: int) -> Options:
         """Return the switches of a level, without prefetching where equal blocks shall be one program."""
-        return replace(LEVELS[level], prefetch=False) if self.shares_blocks else LEVELS[level]
+        options = LEVELS[level]
+        hoist = options.hoist and self.objective != "memory"
+        return replace(options, prefetch=options.prefetch and not self.shares_blocks, hoist=hoist)
 
 
 CYCLES, BALANCED = Goal(), Goal("balanced")

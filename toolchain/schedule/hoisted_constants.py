@@ -38,7 +38,7 @@ class HoistedConstants:
     ends: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def extend(self, placements: Mapping[int, Placement]) -> dict[int, Placement]:
-        """The placements of the plan by memory, with peaks that include these blocks."""
+        """Return the placements of a plan, by memory, with peaks that include these blocks."""
         return {s: replace(p, peak_bytes=max(p.peak_bytes, self.ends.get(s, 0))) for s, p in placements.items()}
 
 
@@ -63,11 +63,14 @@ class ConstantHoister:
 
     @cached_property
     def shared(self) -> frozenset[int]:
-        """The indices of layers whose constants others have as well."""
+        """Return the indices of layers whose constants others have as well."""
         return find_shared_constants(enumerate(self._layers))
 
     def hoist(self, plan: PlannedRegion) -> HoistedConstants:
-        """Hoist constants of layers outside cascades, above all that the plan has placed. Prefetches stay as they are."""
+        """Return places for constants of layers outside cascades, above all that the plan has placed.
+
+        A block has a place where two layers use it and its memory has room. Layers with prefetches take no part.
+        """
         if not self.shared:
             return NOT_HOISTED
         uses_by_block: dict[tuple[int, bytes], list[tuple[int, _SharedBlock]]] = {}
@@ -89,7 +92,7 @@ class ConstantHoister:
         return HoistedConstants(by_layer, ends) if by_layer else NOT_HOISTED
 
     def _list_blocks(self, tiled: TiledLayer) -> tuple[_SharedBlock, ...]:
-        """Each block of a layer once for each memory in which a unit has it."""
+        """Return each block of a layer once for each memory in which a unit has it."""
         units = tiled.assigned or tiled.units
         variant = tiled.name, tiled.tiling, frozenset(units)
         if variant not in self._blocks:

@@ -23,6 +23,7 @@ from toolchain.schedule.allocation import Allocation, ResidentRoot
 from toolchain.schedule.capacity_errors import explain_too_small
 from toolchain.schedule.channel_blocks import find_blocked_tensors
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.hoisted_constants import ConstantHoister
 from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.nodes import Call, Tensor
 from toolchain.schedule.options import RegionInput
@@ -76,7 +77,8 @@ class LayerByLayer:
         self.in_place = InPlace(self.layers, self.views, self.storages, self.port_roots)
         self.layerwise = RegionTilings(self.layers, self.views, self.model, options)
         self.overlapping = self.layerwise.find_overlapping()
-        self.costs = PlanCosts(self.model)
+        self.hoister = ConstantHoister(self.layers if options.hoist else ())
+        self.costs = PlanCosts(self.model, self.hoister)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
         self.moved = [PlannedLayer(Call(la.node.name, inline=is_inline(la.node, self.views)), layer=la) for la in self.layers]
         self.placed: dict[object, PlannedRegion | None] = {}  # by resident roots and layers

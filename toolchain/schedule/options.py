@@ -18,7 +18,8 @@ class Options:
 
     `fuse`: tables and residual sums become epilogues of their producers; clamps always do. `double_buffer`: tiles are
     loaded while others are computed. `residency`: tensors stay in SRAM between layers. `cascades`: layers may take
-    turns stripe by stripe, and run in other orders. `prefetch`: constants of later layers are loaded early. `in_place`:
+    turns stripe by stripe, and run in other orders. `prefetch`: constants of later layers are loaded early. `hoist`: constants
+    that several layers read are loaded once where there is room. `in_place`:
     slices are views, and parts of a Concat are written in its storage. `tilings`: how many are timed for each layer.
     `repeat_cycles`: a batch repeats the program of one sample where that takes at most so many times the cycles.
     `call_cycles`: repeated code becomes a called block where that takes at most so many times the cycles. `near`: the
@@ -31,6 +32,7 @@ class Options:
     residency: bool
     cascades: bool
     prefetch: bool
+    hoist: bool
     in_place: bool
     tilings: int
     repeat_cycles: float
@@ -41,10 +43,10 @@ class Options:
 
 
 LEVELS = (
-    Options(False, False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, False),
-    Options(True, True, True, False, False, False, 4, 1.05, 1.01, 1.0, 200, False),
-    Options(True, True, True, True, True, True, 12, 1.05, 1.01, 1.005, 40, False),
-    Options(True, True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
+    Options(False, False, False, False, False, False, False, 1, math.inf, math.inf, 1.0, 200, False),
+    Options(True, True, True, False, False, True, False, 4, 1.05, 1.01, 1.0, 200, False),
+    Options(True, True, True, True, True, True, True, 12, 1.05, 1.01, 1.005, 40, False),
+    Options(True, True, True, True, True, True, True, 40, 1.0, 1.0, 1.0, 200, True),
 )
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolchain.hw.unit_map import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import TileTask, Tiling
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.hoisted_constants import NOT_HOISTED, ConstantHoister, HoistedConstants
 from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.nodes import Ring
-from toolchain.schedule.plan import PlannedLayer, PlannedRegion, TiledLayer, VisitedStripes, replace_layers
+from toolchain.schedule.plan import PlannedRegion, TiledLayer, VisitedStripes, replace_layers
 from toolchain.schedule.plan_walk import RecordedWalk, walk_plan
 from toolchain.schedule.sampling import BEGIN, SAMPLED_STEPS_IN_PLANS, Visited, flatten_tiles, sample_tiles
 from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
@@ -57,6 +58,7 @@ def count_layer_bytes(
     resident: Collection[str],
     visited: Iterable[Sequence[TileTask] | int],
     period: int = 1,
+    loaded: Collection[tuple[Hashable, int]] = (),
 ) -> int:
     """Return the bytes between DRAM and the chip of one layer. Constants without a ring, as prefetched ones, are loaded
     once.
@@ -66,7 +68,7 @@ def count_layer_bytes(
     """
     buffers = defaultdict(lambda: MultiBuffer(sys.maxsize), empty_buffers(slots))
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
-    return _count_moved_bytes(passing, resident, period)
+    return _count_moved_bytes(passing, resident, period, loaded)
 
 
 def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripes, resident: Collection[str]) -> int:
@@ -81,7 +83,12 @@ def count_cascade_bytes(layers: Mapping[int, TiledLayer], visited: VisitedStripe
     return _count_moved_bytes(passing, resident)
 
 
-def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Collection[str], period: int = 1) -> int:
+def _count_moved_bytes(
+    visited: Iterable[Iterable[_Passing] | int],
+    resident: Collection[str],
+    period: int = 1,
+    loaded: Collection[tuple[Hashable, int]] = (),
+) -> int:
     """Return the bytes of all tiles. A mark counts steps, and what is repeated has `period` of them."""
     total, marks = 0, list[int]()
     for passing in visited:
@@ -91,7 +98,8 @@ def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Co
                     if needs_staging(box, unit, resident) and not buffers[f"r{i}", unit.roles[box.role]].take(box)[1]:
                         total += 0 if box.tensor in resident else layer.box_bytes(box)
                 for i, block in enumerate(tile.blocks):
-                    if not buffers[f"b{i}", unit.roles[block.role]].take(block.key)[1]:
+                    space = unit.roles[block.role]
+                    if (block.key, space) not in loaded and not buffers[f"b{i}", space].take(block.key)[1]:
                         total += block.size_bytes
                 if tile.write is not None and tile.write.tensor not in resident:
                     total += layer.box_bytes(tile.write)
@@ -105,13 +113,14 @@ def _count_moved_bytes(visited: Iterable[Iterable[_Passing] | int], resident: Co
 class PlanCosts:
     """The cycles and bytes of plans of one region; the sampled tiles of each tiling are computed once."""
 
-    def __init__(self, model: CostModel, overlapping: Collection[str] = ()):
+    def __init__(self, model: CostModel, hoister: ConstantHoister, overlapping: Collection[str] = ()):
         """Take the cost model of one machine.
 
+        `hoister`: of constants that programs load once for several layers.
         `overlapping`: names of layers next to one on units of another kind. All of their tiles are timed where they are
         few. A sampled tile ends when the last of its kind does, so that the next layer would seem to wait for it.
         """
-        self.model, self._overlapping = model, overlapping
+        self.model, self._hoister, self._overlapping = model, hoister, overlapping
         self._visited: dict[tuple[str, Tiling], Visited] = {}
         self._recorded: RecordedWalk | None = None
 
@@ -123,8 +132,8 @@ class PlanCosts:
         `preloaded`: by index of a layer, constants that are not loaded. `near`: a plan that differs in few layers; then
         only what differs is walked.
         """
-        if near is None or preloaded:
-            return walk_plan(plan, self.model, self._some, preloaded)[0].cycles
+        if near is None or preloaded or self._hoister.shared:
+            return walk_plan(plan, self.model, self._some, preloaded, self._hoister.hoist(plan))[0].cycles
         if self._recorded is None:
             self._recorded = RecordedWalk(near, self.model, self._some)
         elif self._recorded.plan is not near:
@@ -134,11 +143,14 @@ class PlanCosts:
     def count_moved_bytes(self, plan: PlannedRegion) -> int:
         """Return the bytes between DRAM and the chip, by sampled tiles."""
         total = sum(cascade.moved_bytes for cascade in plan.cascades)
-        for planned in (planned for planned in plan.parts if isinstance(planned, PlannedLayer)):
-            layer, residents = planned.layer, plan.residents
+        hoisted = self._hoister.hoist(plan).by_layer
+        for run in (run for run in plan.runs if isinstance(run, int)):
+            planned, residents = plan.layers[run], plan.residents
+            layer = planned.layer
             if isinstance(planned, TiledLayer):
                 tiles, period = self._some(planned), turn(planned.units)
-                total += count_layer_bytes(layer, planned.rings, planned.units[0], residents, tiles, period)
+                loaded = {key for key, block in hoisted.get(run, {}).items() if block.first < run}
+                total += count_layer_bytes(layer, planned.rings, planned.units[0], residents, tiles, period, loaded)
             else:
                 tensors = (name for name in (*layer.activations, *layer.node.outputs) if name not in residents)
                 total += sum(layer.types[name].size_bytes for name in tensors)
@@ -157,7 +169,7 @@ class PlanCosts:
         return self._visited[key]
 
 
-def assign_units(plan: PlannedRegion, model: CostModel) -> PlannedRegion:
+def assign_units(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants = NOT_HOISTED) -> PlannedRegion:
     """Return the plan with the cycles of all its tiles, and the unit of each where there is a choice."""
-    timer, layers = walk_plan(plan, model)
+    timer, layers = walk_plan(plan, model, hoisted=hoisted)
     return replace(plan, cycles=timer.cycles, parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)

@@ -24,6 +24,7 @@ from toolchain.schedule.sampling import BEGIN
 from toolchain.schedule.stripes import BufferReset, BufferShift
 from toolchain.schedule.tile_buffers import needs_staging
 from toolchain.schedule.tile_pipeline import (
+    HoistedRanges,
     LayerPipeline,
     Loads,
     PendingTile,
@@ -152,14 +153,16 @@ class PlanTimer:
         areas: SlotAreas | None = None,
         prefetched: Mapping[Hashable, AccessRange] | None = None,
         fetched: PrefetchQueue | None = None,
+        hoisted: HoistedRanges | None = None,
     ) -> int:
         """Time the tiles of a layer and return their number, repeats included.
 
         Tiles that add to the same sums run on one unit, that on which they end first. `visited`: sampled tiles with
         marks of repeats, of this `period`. `areas`: places of the slots; None: at no address. `prefetched`: places of
         prefetched constants by key of the block. `fetched`: constants that this layer fetches for others.
+        `hoisted`: places of constants that are loaded once for several layers.
         """
-        self._enter(LayerPipeline.of(layer, slots, units, areas, prefetched))
+        self._enter(LayerPipeline.of(layer, slots, units, areas, prefetched, hoisted))
         self._touched.every = not any(isinstance(tiles, int) for tiles in visited)
         self._fetched = fetched.iterate_pieces(visited) if fetched is not None else iter(())
         self.units = []
@@ -229,7 +232,7 @@ class PlanTimer:
 
     def _enter(self, stage: LayerPipeline) -> None:
         """Make this the layer whose tiles follow."""
-        self._layer, self._rings, self._prefetched = stage.layer, stage.rings, stage.prefetched
+        self._layer, self._rings, self._prefetched, self._hoisted = stage.layer, stage.rings, stage.prefetched, stage.hoisted
 
     def moves(self, layer: Layer) -> None:
         """Time the fills and copies of a data-movement layer, on the channel that stores."""
@@ -281,11 +284,19 @@ class PlanTimer:
 
     def _slot(self, role: str, space: int, key: Hashable) -> tuple[AccessRange, bool]:
         """Return the place that an item goes to, and whether it is loaded already."""
-        if key in self._prefetched:
-            return self._prefetched[key], True
+        constants = self._find_constants(key, space) if self._prefetched or self._hoisted else None
+        if constants is not None:
+            return constants
         ring, areas = self._rings[role, space]
         index, is_loaded = ring.take(key)
         return areas[index], is_loaded
+
+    def _find_constants(self, key: Hashable, space: int) -> tuple[AccessRange, bool] | None:
+        """The range of constants that pass through no ring, and whether they are loaded already; None of any other item."""
+        if key in self._prefetched:
+            return self._prefetched[key], True
+        hoisted = self._hoisted.get((key, space))
+        return None if hoisted is None else (hoisted.area, hoisted.is_loaded or bool(hoisted.area.written))
 
     def _waits(self, slot: AccessRange, box: Box | None, group: int) -> bool:
         """Return whether a load to the slot touches bytes that the pending tile, of this group, still needs."""
@@ -372,15 +383,13 @@ class PlanTimer:
             if self._tile is not None and self._touched.reads(box, self._tile.tile.write):
                 ready = max(ready, over)
         passed = passing(tile, unit, self._resident)
-        ready = max(
-            ready,
-            self._queues.end(n for _, _, key, _ in passed if key in self._prefetched for n in self._prefetched[key].written),
-        )
-        missing = [
-            self._loads.bring(item, space)[0]
-            for role, item, key, space in passed
-            if key not in self._prefetched and not self._rings[role, space][0].holds(key)
-        ]
+        missing: list[tuple[Unit, QueueCost]] = []
+        for role, item, key, space in passed:
+            area, is_loaded = self._find_constants(key, space) or (None, self._rings[role, space][0].holds(key))
+            if area is not None:
+                ready = max(ready, self._queues.end(area.written))
+            if not is_loaded:
+                missing.append(self._loads.bring(item, space)[0])
         if not missing:
             return ready
         return max(ready, *(self._queues.free(channel.queue) for channel, _ in missing)) + sum(c.alone_cycles for _, c in missing)

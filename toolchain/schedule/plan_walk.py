@@ -19,12 +19,13 @@ from toolchain.machine import Space
 from toolchain.ops.kit.tile import TileTask
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.dependences import AccessRange, AccessRanges, SavedRange
+from toolchain.schedule.hoisted_constants import NOT_HOISTED, HoistedConstants
 from toolchain.schedule.layer_constants import LayerConstants
 from toolchain.schedule.plan import Part, PlannedCascade, PlannedLayer, PlannedRegion, TiledLayer, VisitedStripes, slot_name
 from toolchain.schedule.plan_timer import PlanTimer
 from toolchain.schedule.sampling import Visited
 from toolchain.schedule.stripes import LayerCall
-from toolchain.schedule.tile_pipeline import LayerPipeline, PrefetchQueue
+from toolchain.schedule.tile_pipeline import HoistedRange, LayerPipeline, PrefetchQueue
 from toolchain.schedule.unit_choice import turn
 
 SampleTiles = Callable[[TiledLayer], Visited]  # the tiles of a layer that stand for all
@@ -35,20 +36,28 @@ def walk_plan(
     model: CostModel,
     some: SampleTiles | None = None,
     preloaded: Mapping[int, LayerConstants] | None = None,
+    hoisted: HoistedConstants = NOT_HOISTED,
 ) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
     """Time a whole plan; return the timer, which has its cycles, and the layers with the unit of each tile.
 
     `some`: returns the sampled tiles of a layer; None: all tiles are timed, those of stripes too. `preloaded`: by index
     of a layer, constants that are not loaded.
     """
-    walk = PlanWalk(plan, model, some, preloaded or {})
+    walk = PlanWalk(plan, model, some, preloaded or {}, hoisted)
     return walk.timer, tuple(chain.from_iterable(walk.step(plan, run) for run in plan.runs))
 
 
 class PlanWalk:
     """A walk over one plan. `timer`: times everything so far. `areas`: the places of slots and roots so far."""
 
-    def __init__(self, plan: PlannedRegion, model: CostModel, some: SampleTiles | None, preloaded: Mapping[int, LayerConstants]):
+    def __init__(
+        self,
+        plan: PlannedRegion,
+        model: CostModel,
+        some: SampleTiles | None,
+        preloaded: Mapping[int, LayerConstants],
+        hoisted: HoistedConstants,
+    ):
         """The arguments are those of `walk_plan`."""
         self.timer = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched))
         self.areas, self._some, self._chip = AccessRanges(), some, model.chip
@@ -56,6 +65,14 @@ class PlanWalk:
             i: dict.fromkeys((block.key for block in pieces.blocks), AccessRange(pieces.space, 0, 0, []))
             for i, pieces in preloaded.items()
         }
+        self._hoisted: dict[int, dict[tuple[Hashable, int], HoistedRange]] = {}  # by layer, of a block in a memory
+        ranges: dict[tuple[int, int], AccessRange] = {}
+        for index, blocks in hoisted.by_layer.items():
+            for (key, space), block in blocks.items():
+                at = space, block.address
+                if at not in ranges:
+                    ranges[at] = self.areas.add(*at, block.size_bytes)
+                self._hoisted.setdefault(index, {})[key, space] = HoistedRange(ranges[at], index > block.first)
 
     def save(self) -> WalkState:
         """Return a copy of everything that the next layers change."""
@@ -105,7 +122,8 @@ class PlanWalk:
             else None
         )
         period, places, preloads = turn(planned.units), slots[run], self._ranges.get(run)
-        self.timer.time_tiles(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt)
+        hoisted = self._hoisted.get(run)
+        self.timer.time_tiles(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt, hoisted)
         return [replace(planned, assigned=tuple(self.timer.units))]
 
 
@@ -119,7 +137,7 @@ class RecordedWalk:
         self._model, self._some = model, some
         self._states: list[WalkState] = []
         self._keys: dict[int, tuple[object, float]] = {}  # of all that follows, and the front end's cycle
-        self._walk = PlanWalk(plan, model, some, {})
+        self._walk = PlanWalk(plan, model, some, {}, NOT_HOISTED)
         self._record(plan, 0)
 
     def move_to(self, plan: PlannedRegion) -> None:
@@ -127,7 +145,7 @@ class RecordedWalk:
         the beginning.
         """
         if not self._is_near(plan):
-            self._walk = PlanWalk(plan, self._model, self._some, {})
+            self._walk = PlanWalk(plan, self._model, self._some, {}, NOT_HOISTED)
             self._record(plan, 0)
         elif changed := self._find_changes(plan):
             self._walk.restore(self._states[changed[0]])

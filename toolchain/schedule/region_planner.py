@@ -7,7 +7,7 @@ searched afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,7 +15,6 @@ from toolchain.errors import CompileError
 from toolchain.schedule.capacity_errors import explain_too_many
 from toolchain.schedule.cascade import CascadePlanner
 from toolchain.schedule.layer_by_layer import RESERVES, LayerByLayer
-from toolchain.schedule.layer_constants import find_shared_constants
 from toolchain.schedule.layer_grouping import CascadeCosts, GroupingBounds, GroupingSearch, LayerGroup
 from toolchain.schedule.options import RegionInput, SearchSteps
 from toolchain.schedule.plan import Part, PlannedLayer, PlannedRegion, TiledLayer, replace_layers
@@ -205,7 +204,7 @@ class RegionPlanner(LayerByLayer):
                 return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
 
             used_bytes = self.allocation(plan.parts, plan.resident).count_used_bytes
-            search = PrefetchSearch(plan, self.shared, used_bytes, self.sizes, self.costs, place, self.steps)
+            search = PrefetchSearch(plan, self.hoister.shared, used_bytes, self.sizes, self.costs, place, self.steps)
             self._prefetch_searches[key] = search
         return self._prefetch_searches[key]
 
@@ -239,8 +238,8 @@ class RegionPlanner(LayerByLayer):
 
     @cached_property
     def _overlap_costs(self) -> PlanCosts:
-        """The cost of plans with all tiles of overlapping layers timed."""
-        return PlanCosts(self.model, {self.layers[at + n].node.name for at in self.overlapping for n in (0, 1)})
+        """Return the costs of plans with all tiles of overlapping layers timed."""
+        return PlanCosts(self.model, self.hoister, {self.layers[at + n].node.name for at in self.overlapping for n in (0, 1)})
 
     def _time_overlaps(self, plan: PlannedRegion, near: PlannedRegion) -> PlannedRegion:
         """Return the plan with cycles by all tiles of layers beside which others run. `near`: a plan that differs in
@@ -253,7 +252,8 @@ class RegionPlanner(LayerByLayer):
 
         A schedule that a user gives is finished in the same way.
         """
-        return assign_units(self._space_out(plan), self.model)
+        spaced = self._space_out(plan)
+        return assign_units(spaced, self.model, self.hoister.hoist(spaced))
 
     def _space_out(self, plan: PlannedRegion) -> PlannedRegion:
         """Return the plan with addresses by which overlapping layers wait less for slots, where it is faster; else the
@@ -267,11 +267,6 @@ class RegionPlanner(LayerByLayer):
             return plan
         spaced = replace(self._time_overlaps(placed, plan), raced=plan.raced)
         return spaced if spaced.cycles < self._time_overlaps(plan, plan).cycles else plan
-
-    @cached_property
-    def shared(self) -> Collection[int]:
-        """The layers whose constants another layer has as well."""
-        return find_shared_constants(enumerate(self.layers))
 
     def group_cascades(self, plan: PlannedRegion) -> PlannedRegion:
         """Return the plan with cascades where that takes fewer cycles; the plan itself where it spills nothing."""

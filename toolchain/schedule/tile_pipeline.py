@@ -27,6 +27,16 @@ from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_st
 SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memory: of each slot of the ring
 
 
+class HoistedRange(NamedTuple):
+    """The bytes of a hoisted block. `is_loaded`: an earlier layer loads it; else the first tile that uses it does."""
+
+    area: AccessRange
+    is_loaded: bool
+
+
+HoistedRanges = Mapping[tuple[Hashable, int], HoistedRange]  # of one layer, by the key of a block and its memory
+
+
 class LayerPipeline(NamedTuple):
     """A layer with its units, the state of its tile buffers, and the places of prefetched constants by key of the
     block.
@@ -38,6 +48,7 @@ class LayerPipeline(NamedTuple):
     units: Sequence[Unit]
     rings: Mapping[tuple[str, int], tuple[MultiBuffer, Sequence[AccessRange]]]
     prefetched: Mapping[Hashable, AccessRange]
+    hoisted: HoistedRanges
 
     @classmethod
     def of(
@@ -47,12 +58,14 @@ class LayerPipeline(NamedTuple):
         units: Sequence[Unit],
         areas: SlotAreas | None,
         prefetched: Mapping[Hashable, AccessRange] | None = None,
+        hoisted: HoistedRanges | None = None,
     ) -> LayerPipeline:
         """Return the pipeline with empty tile buffers. `areas`: places of the slots; None: at no address, so that
         nothing conflicts.
         """
         areas = areas or {(s.key, s.space): [AccessRange(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        return cls(layer, units, {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}, prefetched or {})
+        rings = {key: (ring, areas[key]) for key, ring in empty_buffers(slots).items()}
+        return cls(layer, units, rings, prefetched or {}, hoisted or {})
 
 
 Piece = Sequence[tuple[Sequence[AccessRange], int]]  # where constants go, and how many bytes of them in one copy
