@@ -54,6 +54,7 @@ class PlanTimer:
         self._store = model.chip.channels[-1].queue
         self._queues = PlannedQueues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice or prefetches)
         self._tile: PendingTile | None = None
+        self._moved: Layer | None = None  # by moves that wait for the loads of the next tile, as a pending tile does
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
         self._fetched: Iterator[Piece] = iter(())  # for other layers, with each work
@@ -91,6 +92,8 @@ class PlanTimer:
         key = FutureKey(self._queues, queues)
         if self._rolling.is_pending:
             key.note(object())  # rolling buffers are not compared
+        if self._moved is not None:
+            key.note(self._moved.node.name)
         tile = self._tile
         if tile is not None:
             key.note((id(tile.tile), tile.unit.queue, id(tile.run), tuple(tile.in_place)))
@@ -237,10 +240,17 @@ class PlanTimer:
     def moves(self, layer: Layer) -> None:
         """Time the fills and copies of a data-movement layer, on the channel that stores."""
         self._finish()
-        ops = self._model.moves(layer, self._views, self._resident)
-        if not ops.operations:
+        if not self._model.moves(layer, self._views, self._resident).operations:
             return
-        out = layer.node.outputs[0]
+        self._moved, self._group = layer, self._group + 1
+        for name in (*layer.activations, *layer.node.outputs):
+            area = self.roots.get(self._touched.root(name))
+            if area is not None:
+                area.group = self._group
+
+    def _move(self, layer: Layer) -> None:
+        """Ask for the fills and copies of a mover."""
+        ops, out = self._model.moves(layer, self._views, self._resident), layer.node.outputs[0]
         after = [n for name in layer.activations for n in self._touched.makers(Box(name, (), ()), self._store)]
         number = self._queues.ask(self._store, ops, [*after, *self._touched.before(Box(out, (), ()), self._store)])
         for name in layer.activations:
@@ -264,7 +274,8 @@ class PlanTimer:
             else:
                 self._loads.load(*load)
         piece = next(self._fetched, ())
-        waits = self._tile is not None and any(area.is_touched_in(before) for areas, _ in piece for area in areas)
+        is_pending = self._tile is not None or self._moved is not None
+        waits = is_pending and any(area.is_touched_in(before) for areas, _ in piece for area in areas)
         if not waits:
             self._loads.fetch(piece)
         self._finish()
@@ -300,6 +311,8 @@ class PlanTimer:
 
     def _waits(self, slot: AccessRange, box: Box | None, group: int) -> bool:
         """Return whether a load to the slot touches bytes that the pending tile, of this group, still needs."""
+        if self._moved is not None:
+            return slot.is_touched_in(group) or self._touched.reads(box, _whole_output(self._moved))
         if self._tile is None:
             return self._rolling.touches(box)
         return slot.is_touched_in(group) or self._touched.reads(box, self._tile.tile.write)
@@ -309,6 +322,9 @@ class PlanTimer:
         issued.
         """
         self._rolling.finish()
+        if self._moved is not None:
+            layer, self._moved = self._moved, None
+            self._move(layer)
         if self._tile is None:
             return
         tile, unit, run, slots, in_place, out = self._tile
@@ -393,3 +409,9 @@ class PlanTimer:
         if not missing:
             return ready
         return max(ready, *(self._queues.free(channel.queue) for channel, _ in missing)) + sum(c.alone_cycles for _, c in missing)
+
+
+def _whole_output(layer: Layer) -> Box:
+    name = layer.node.outputs[0]
+    shape = layer.types[name].shape
+    return Box(name, (0,) * len(shape), shape)
