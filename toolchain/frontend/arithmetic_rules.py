@@ -149,7 +149,10 @@ def power(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def chain(op_type: str) -> Rule:
-    """Return the rule that rewrites an operator of any number of operands as a chain of `op_type`, left to right."""
+    """Return the rule that rewrites an operator of any number of operands as a chain of `op_type`, left to right.
+
+    An operator of one operand is removed.
+    """
 
     def rule(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
         if len(n.inputs) == 1:

@@ -255,7 +255,7 @@ def _find_shape(op: Any, shapes: list[tuple[int, ...]]) -> tuple[int, ...] | Non
 
 
 def _find_onnx_fault(node: OnnxNode, edit: _Edit) -> str | None:
-    """Return what ONNX's rules say against a node, or against the type of its output."""
+    """Return what ONNX's rules say against a node, or against the type of its output; None: nothing."""
     graph = edit.graph
     try:
         with_inputs, constants = _demote(node)

@@ -122,7 +122,10 @@ def _is_arithmetic(node: Node[OnnxOp], graph: OnnxGraph) -> bool:
 
 
 def _trace_input(graph: OnnxGraph, port: str) -> list[PortChain]:
-    """Return the longest chain from an input, without clamps; no chain where a part of the input goes to the chip as it is."""
+    """Return the longest chain from an input, without clamps; the list has one chain or none.
+
+    There is none where a part of the input goes to the chip as it is, or the chain makes an output of the network.
+    """
     tensors, nodes = {port}, list[Node[OnnxOp]]()
     for node in graph.nodes:
         computed = set(_list_computed(node, graph))

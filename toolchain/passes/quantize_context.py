@@ -39,7 +39,8 @@ _ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
 class QuantizeContext:
     """The context of the nodes of one graph while they are quantized (`QuantContext` has the methods' contracts).
 
-    The first ten fields are inputs; the others gather what the nodes ask for.
+    The first ten fields are inputs, and `seen_as` is set once before the first node.
+    `constants`, `inners`, `shapes` and `wider` gather what the nodes ask for.
     `types`, `quants`: by chip tensor. `layers`, `offsets`, `file_weights`, `weight_types`: by node.
     `compiler_weights`: nodes whose weights the compiler made.
     `ranges`: by chip tensor whose scale is not given, its calibrated range.
@@ -71,6 +72,7 @@ class QuantizeContext:
         return self.graph.producers()
 
     def quant(self, tensor: str) -> Quant:
+        """Return the scale and zero point in which the node at hand sees a tensor; for a constant, those of its own range."""
         if tensor in self.narrowed:
             return self.narrowed[tensor][0]
         if tensor in self.inners:
@@ -79,6 +81,7 @@ class QuantizeContext:
         return self.quants[tensor] if value is None else self.constant_quant(value, tensor)
 
     def codes(self, tensor: str) -> CodeType:
+        """Return the type in which the node at hand sees a tensor; the machine's first for one without a type."""
         if tensor in self.narrowed:
             return self.narrowed[tensor][1]
         return self.inners[tensor][1] if tensor in self.inners else self.types.get(tensor, self.chip.code_types[0])
@@ -90,6 +93,7 @@ class QuantizeContext:
         return fresh_name(name, self.graph.types)
 
     def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
+        """Register a tensor between the nodes of an operator, and return its name, unchanged."""
         self.inners[tensor] = quant, codes
         if shape is not None:
             self.shapes[tensor] = shape
@@ -102,6 +106,7 @@ class QuantizeContext:
         return self.ranges.get(tensor)
 
     def widen(self, tensor: str, values: Range) -> None:
+        """Ask that the tensor's codes hold these values too; an earlier request for it is replaced."""
         self.wider[tensor] = values
 
     def layer(self, node: Node) -> LayerParameters:
@@ -120,10 +125,14 @@ class QuantizeContext:
         return activation_quant(Range.of(value), self.numerics(like))
 
     def find_file_weights(self, node: Node, *, product: bool = False) -> FileWeights | None:
+        """Return how the file holds the node's constants that are weights of products, or that are not; None unless it is one
+        answer.
+        """
         matches = [s for s in find_file_weights(node, self.file_weights) if s.product is product]
         return matches[0] if len(matches) == 1 else None
 
     def constant(self, name: str, value: np.ndarray) -> str:
+        """Register a constant under a name that is new to the graph, and return that name."""
         name = fresh_name(name, self.graph.types)
         self.constants[name] = value
         return name
@@ -161,6 +170,7 @@ class QuantizeContext:
             raise ScaleOutOfReach(f"{where}: {fault} (numerics.scale of {self.chip.name})", largest) from None
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
+        """Return a requantization to int32, without zero point or clamp. Raise ScaleOutOfReach as `requant` does."""
         return self.requant(real_scale, operation, None, 0, *_INT32, where=where)
 
 

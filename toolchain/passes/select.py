@@ -55,6 +55,7 @@ class Selection:
     `types`: types of the codes of given scales, on a machine that has several types, and of `float_tensors`.
     `float_tensors`: tensors that a quantized model leaves in float.
     `ended`, `shared`: as in `passes.fold_qdq.FoldedQdq`.
+    `notes`: sentences for the user.
     `pass_options`: which optional passes ran, and run behind this one.
     """
 
