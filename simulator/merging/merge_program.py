@@ -21,11 +21,13 @@ from simulator.merging.evaluation_checks import is_one_operation
 from simulator.merging.merged_program import MergedProgram, SingleOperation, build_merged_program
 from simulator.merging.places import FIRST_PLACES, Places
 from simulator.merging.pointwise import describe_pointwise, describe_product
+from simulator.merging.sum_chains import SumChain, find_sum_chains
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Memories, Readings, Tile
 from simulator.merging.value_numbers import ARRAY_BITS, INITIAL, Numbers, ValueNumbers, array_of, box_of, forget_offsets
-from simulator.merging.windows import describe_window
+from simulator.merging.windows import InputPart, describe_window, read_input_part
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
+    Convolution,
     Copy,
     Elementwise,
     End,
@@ -73,8 +75,9 @@ def _merge_by_numbers(
     """Step through the program until every evaluation is proved to be one operation. Return None where that takes long."""
     refused: set[int] = set()
     gathered: frozenset[Hashable] = frozenset()
+    chains = find_sum_chains(chip, flow, legal)
     for _ in range(_MOST_PASSES):
-        merger = _Merger(chip, dram_bytes, parts, refused, gathered)
+        merger = _Merger(chip, dram_bytes, parts, chains, refused, gathered)
         if not all(merger.step(index, flow[index]) for index in legal):
             return None
         if not merger.memories.scattered <= gathered:
@@ -100,18 +103,24 @@ def _describe_tile(index: int, op: MachineOp, memories: Memories) -> tuple[Tile,
 class _Merger:
     """A step through a program.
 
-    `refused`: operations that stay single.
+    `chains`: the chain of each operation that is part of one.
+    `refused`: operations that stay single, of a chain the last one.
     `gathered`: kinds of tiles whose operands are gathered.
+    `waiting`: operations of chains whose last one was not met, each as a single one and as a part of a tile.
     """
 
     chip: Chip
     dram_bytes: int
     parts: Sequence[DramRange]
+    chains: dict[int, SumChain]
     refused: set[int]
     gathered: frozenset[Hashable]
     steps: list[Evaluation | SingleOperation] = field(default_factory=list["Evaluation | SingleOperation"])
     evaluations: dict[Any, list[Evaluation]] = field(default_factory=dict[Any, list[Evaluation]])
     arrays: int = INITIAL
+    waiting: dict[SumChain, list[tuple[SingleOperation, InputPart | None]]] = field(
+        default_factory=dict[SumChain, list[tuple[SingleOperation, "InputPart | None"]]]
+    )
 
     def __post_init__(self) -> None:
         sizes = (self.dram_bytes, *(space.memory.size for space in self.chip.spaces[1:]))
@@ -150,12 +159,14 @@ class _Merger:
             if self.memories.places is not None:
                 self.memories.places.copy(source, target)
             return True
-        if index in self.refused or not self._merge(index, op):
+        if index in self.chains:
+            self._add_to_chain(index, op, self.chains[index])
+        elif index in self.refused or not self._merge(_describe_tile(index, op, self.memories)):
             self._keep(op)
         return self.arrays < FIRST_PLACES - 1
 
-    def _merge(self, index: int, op: MachineOp) -> bool:
-        described = _describe_tile(index, op, self.memories)
+    def _merge(self, described: tuple[Tile, Readings] | None) -> bool:
+        """Add a tile to an evaluation. Return False, and change nothing, where it is none."""
         if described is None:
             return False
         tile, readings = described
@@ -177,7 +188,24 @@ class _Merger:
         self._write(space, address, (rows, columns, channels), (*strides, 1), written)
         return True
 
+    def _add_to_chain(self, index: int, op: MachineOp, chain: SumChain) -> None:
+        """Step through an operation of a chain. The last one is a tile of all that they read, or all stay single."""
+        assert isinstance(op, Convolution)
+        *_, last = chain.indexes
+        part = None if last in self.refused else read_input_part(op, chain.joined_op, self.memories)
+        if index != last:
+            self.waiting.setdefault(chain, []).append((self._describe_single(op), part))
+            return
+        singles, parts = zip(*self.waiting.pop(chain))
+        if not self._merge(describe_window(index, chain.joined_op, self.memories, (*parts, part))):
+            self.steps += singles
+            self._keep(op)
+
     def _keep(self, op: MachineOp) -> None:
+        self.steps.append(self._describe_single(op))
+
+    def _describe_single(self, op: MachineOp) -> SingleOperation:
+        """Return the operation with the values that it reads now, and let what it writes be new ones."""
         values, touched = self.memories.values, accesses(op, self.chip)
         reads: list[tuple[int, ValueBox]] = []
         for a in touched:
@@ -194,7 +222,7 @@ class _Merger:
                 numbers = box.number + np.arange(a.bytes).reshape(counts)
                 self._write(a.space, a.address, counts, strides, numbers)
                 writes.append((a.space, box))
-        self.steps.append(SingleOperation(op, tuple(reads), tuple(writes)))
+        return SingleOperation(op, tuple(reads), tuple(writes))
 
     def _write(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int], numbers: Numbers) -> None:
         """Let a box of bytes hold new values."""

@@ -230,9 +230,9 @@ def _pack_constants(
         if not isinstance(e, Evaluation) or not isinstance(e.first.op, WeightedWindowOp | Table):
             continue
         op, begin = e.first.op, at
-        for (_, parameters), (_, count) in sorted(e.channels.items(), key=lambda item: item[1]):
+        for placed, (_, count) in sorted(e.channels.items(), key=lambda item: item[1]):
             size_bytes = int(parameter_bytes(count, chip))
-            blocks.append(dram[parameters : parameters + size_bytes])
+            blocks.append(dram[placed.parameters : placed.parameters + size_bytes])
             at += size_bytes
         table, address = at, e.first.table
         if address is not None:
@@ -414,13 +414,17 @@ def _merge_weights(evaluation: Evaluation, dram: Array) -> ConvWeights:
     op: Any = evaluation.first.op
     channels, low, kernel = evaluation.shape[2], evaluation.low[2], (op.kernel_height, op.kernel_width)
     dense = isinstance(op, Convolution)
-    inner = op.taps() * (op.input_channels if dense else 1)
-    merged = np.empty((inner, channels), np.int8)
-    for (address, _), (first, count) in evaluation.channels.items():
-        block = dram[address : address + inner * count].view(np.int8)
-        merged[:, first - low : first - low + count] = block.reshape(count, inner).T if dense else block.reshape(inner, count)
+    taps, inputs = op.taps(), op.input_channels if dense else 1
+    merged = np.empty((taps, inputs, channels), np.int8)
+    for constants, (first, count) in evaluation.channels.items():
+        outputs, begin = slice(first - low, first - low + count), 0
+        for address, inner in constants.weights:
+            block = dram[address : address + taps * inner * count].view(np.int8)
+            ordered = block.reshape(count, taps, inner).transpose(1, 2, 0) if dense else block.reshape(taps, inner, count)
+            merged[:, begin : begin + inner, outputs] = ordered
+            begin += inner
     if dense:
-        weights = ConvWeights(merged.reshape(*kernel, op.input_channels, channels).transpose(3, 0, 1, 2))
+        weights = ConvWeights(merged.reshape(*kernel, inputs, channels).transpose(3, 0, 1, 2))
         weights.matrices  # noqa: B018  made before threads share them
         return weights
     return ConvWeights(merged.reshape(*kernel, channels).transpose(2, 0, 1)[..., None], groups=channels)

@@ -41,7 +41,7 @@ def describe_pointwise(index: int, op: PointwiseOp, memories: Memories) -> tuple
     output_type = op.element_type if isinstance(op, Table) else op.output_type
     output = (roles["output"], op.output_address, op.output_row_stride, op.output_column_stride)
     shape = (op.height, op.width, op.channels)
-    return Tile(index, op, kind, tuple(operands), shape, code_bytes(output_type, chip), output, (), table), readings
+    return Tile(index, op, kind, tuple(operands), shape, code_bytes(output_type, chip), output, None, table), readings
 
 
 def _list_operands(op: PointwiseOp) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from simulator.merging.gathered_maps import GatheredMap, Reading
 from simulator.merging.places import Places
@@ -40,6 +41,17 @@ class Operand:
     pixel_bytes: int = 0
 
 
+class Constants(NamedTuple):
+    """The places in the DRAM of the constants of a tile's output channels.
+
+    `weights`: address and input channels of each block, one of channels behind those of the block before.
+    `parameters`: address.
+    """
+
+    weights: tuple[tuple[int, int], ...]
+    parameters: int
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """An operation as a part of an evaluation.
@@ -50,7 +62,7 @@ class Tile:
     `shape`: rows, columns and channels of its output.
     `item_bytes`: of an output element.
     `output`: memory, address, row and column stride of its output.
-    `constants`: DRAM addresses of the constants of its channels; empty where its channels are those of its operands.
+    `constants`: those of its channels; None where its channels are those of its operands.
     `table`: the DRAM address of its table; None: it has none.
     `strides`: input rows and columns from one output element to the next.
     """
@@ -62,7 +74,7 @@ class Tile:
     shape: tuple[int, int, int]
     item_bytes: int
     output: tuple[int, int, int, int] = (0, 0, 0, 0)
-    constants: tuple[int, ...] = ()
+    constants: Constants | None = None
     table: int | None = None
     strides: tuple[int, int] = (1, 1)
 
@@ -80,14 +92,14 @@ class Evaluation:
     """A set of tiles whose outputs are parts of one array, computed by one operation from the same operands.
 
     `array`: identity of its output in the numbers of values.
-    `channels`: first output channel and count by the addresses of constants.
+    `channels`: first output channel and count by the constants.
     `maps`: what the tiles read of each gathered operand.
     """
 
     array: int
     first: Tile
     tiles: list[PlacedTile] = field(default_factory=list[PlacedTile])
-    channels: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict[tuple[int, ...], tuple[int, int]])
+    channels: dict[Constants, tuple[int, int]] = field(default_factory=dict[Constants, tuple[int, int]])
     maps: dict[int, GatheredMap] = field(default_factory=dict[int, GatheredMap])
 
     def add(self, tile: Tile, readings: Readings = MappingProxyType({})) -> int | None:
@@ -158,8 +170,8 @@ class Evaluation:
         y, rest = divmod(mine.number - first.number, row)
         x, rest = divmod(rest, column)
         c, rest = divmod(rest, channel) if channel else (0, rest)
-        c = self._find_channel(tile) if tile.constants and not channel else c
-        if rest or (tile.constants and not self._takes_channels(tile, c)):
+        c = self._find_channel(tile.constants) if tile.constants and not channel else c
+        if rest or (tile.constants and not self._takes_channels(tile.constants, c, tile.shape[2])):
             return None
         at = (y, x, c)
         for other, first_other in zip(others, first_others):
@@ -171,16 +183,15 @@ class Evaluation:
         """Return whether steps are the same. Those of an only row or column mean nothing."""
         return all(n == 1 or a == b for n, a, b in zip((*tile.shape[:2], 0), operand.steps, first.steps))
 
-    def _find_channel(self, tile: Tile) -> int:
+    def _find_channel(self, constants: Constants) -> int:
         """Return the first output channel where only constants tell channels apart: those of new ones are the next."""
-        span = self.channels.get(tile.constants)
+        span = self.channels.get(constants)
         return span[0] if span is not None else max((first + n for first, n in self.channels.values()), default=0)
 
-    def _takes_channels(self, tile: Tile, first: int) -> bool:
+    def _takes_channels(self, constants: Constants, first: int, count: int) -> bool:
         """Return whether the channels have these constants, or no others yet."""
-        count = tile.shape[2]
-        if tile.constants in self.channels:
-            return self.channels[tile.constants] == (first, count)
+        if constants in self.channels:
+            return self.channels[constants] == (first, count)
         return all(first >= other + n or other >= first + count for other, n in self.channels.values())
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, cast
@@ -11,7 +12,7 @@ import numpy as np
 
 from simulator.merging.box_copies import ValueBox
 from simulator.merging.gathered_maps import Reading
-from simulator.merging.tiles import Evaluation, Memories, Operand, Readings, Tile, is_multiple
+from simulator.merging.tiles import Constants, Evaluation, Memories, Operand, Readings, Tile, is_multiple
 from simulator.merging.value_numbers import Numbers, array_of
 from toolchain.hw.unit_map import SUMS
 from toolchain.machine import (
@@ -59,37 +60,74 @@ def get_shared_parameters(kind: type[MachineOp]) -> Any:
     return attrgetter(*(n for n in kind.parameters() if n not in _SIZES and not n.endswith(_DIFFERENT)))
 
 
-def describe_window(index: int, op: WindowOp, memories: Memories) -> tuple[Tile, Readings] | None:
+@dataclass(frozen=True, slots=True)
+class InputPart:
+    """The input that an operation of windows reads: all channels, or those that it adds in a chain of sums.
+
+    `operand`: what an output element needs, as if all channels of the chain lay from the first of these on.
+    `readings`: the values of these channels, where the operand is gathered.
+    `weights`: DRAM address and input channels of each block of weights; empty for a pool.
+    """
+
+    operand: Operand
+    readings: list[Reading]
+    weights: tuple[tuple[int, int], ...]
+
+
+def read_input_part(op: WindowOp, joined_op: WindowOp, memories: Memories) -> InputPart | None:
+    """Return what the operation reads now, or None where it can be no part of a tile.
+
+    `joined_op`: the operation of all input channels that it is a part of, or itself.
+    """
+    if any(op.surfaces()) or not min(op.input_row_stride, op.input_column_stride):
+        return None
+    weights = _read_weights(op, memories) if isinstance(op, WeightedWindowOp) else ()
+    if weights is None:
+        return None
+    shared = _share_parameters(joined_op)
+    operand = _read_input(op, joined_op, memories, shared in memories.gathered)
+    if operand is None:
+        memories.note_scattered(shared)
+        return None
+    readings = _list_readings(op, 0, memories) if operand.gathered else []
+    if op is not joined_op:  # other values may lie there when the last part is met
+        readings = [replace(reading, numbers=reading.numbers.copy()) for reading in readings]
+    return InputPart(operand, readings, weights)
+
+
+def describe_window(
+    index: int, op: WindowOp, memories: Memories, parts: Sequence[InputPart | None] | None = None
+) -> tuple[Tile, Readings] | None:
     """Return the operation as a tile, and what it reads of gathered operands; None where it cannot be one.
 
     `index`: of the operation.
+    `parts`: what the operations read whose channels it joins; None: it is one of the program.
     """
     chip = memories.chip
-    if any(op.surfaces()) or not min(op.input_row_stride, op.input_column_stride):
+    way_out = _read_way_out(op, memories) if isinstance(op, WeightedWindowOp) else (None, None)
+    if way_out is None:
         return None
-    constants = _read_constants(op, memories) if isinstance(op, WeightedWindowOp) else ()
-    table: int | None = None
-    if isinstance(op, WeightedWindowOp) and op.use_table:
-        size_bytes = table_bytes(op.code_types()[1], chip)
-        table = memories.read_constant(op.unit_in(chip).roles["parameters"], op.table_address, size_bytes)
-        constants = None if table is None else constants
-    if constants is None:
+    part = _join_parts([read_input_part(op, op, memories)] if parts is None else parts, op, memories)
+    if part is None:
         return None
-    shared = (type(op), get_shared_parameters(type(op))(op), table)
-    operands = _read_operands(op, memories, shared in memories.gathered)
-    if operands is None:
-        memories.note_scattered(shared)
-        return None
-    readings = {k: _list_readings(op, k, memories) for k, operand in enumerate(operands) if operand.gathered}
-    strides = (op.stride_height, op.stride_width)
+    first, shared, (parameters, table) = part.operand, _share_parameters(op), way_out
+    operands, readings = (first,), {0: part.readings} if first.gathered else {}
+    if isinstance(op, Convolution) and op.use_add:
+        addend = _read_addend(op, memories, first.gathered)
+        if addend is None:
+            memories.note_scattered(shared)
+            return None
+        operands = (first, addend)
+        readings |= {1: _list_readings(op, 1, memories)} if addend.gathered else {}
     outputs = op.output_channels if isinstance(op, Convolution) else _channels_of(op)
-    first = operands[0]
+    strides = (op.stride_height, op.stride_width)
     row, column = (step // stride for step, stride in zip(first.steps, strides))
     # with the padding taken off, a number may lie before its array
     arrays = [array_of(o.number + (op.pad_top * row + op.pad_left * column if o is first else 0)) for o in operands]
-    kind = (*shared, *arrays, row, column)
+    kind = (*shared, table, *arrays, row, column)
     shape, output_bytes = (op.output_height, op.output_width, outputs), code_bytes(op.code_types()[1], chip)
     output = (op.unit_in(chip).roles["output"], op.output_address, op.output_row_stride, op.output_column_stride)
+    constants = None if parameters is None else Constants(part.weights, parameters)
     return Tile(index, op, kind, operands, shape, output_bytes, output, constants, table, strides), readings
 
 
@@ -98,22 +136,42 @@ def _channels_of(op: WindowOp) -> int:
     return cast("Depthwise | Pool", op).channels
 
 
-def _read_operands(op: WindowOp, memories: Memories, gathers: bool) -> tuple[Operand, ...] | None:
-    """Return the operands, None where one is no map. gathers: those that lie in several arrays have their places."""
-    inputs = op.input_channels if isinstance(op, Convolution) else _channels_of(op)
+def _share_parameters(op: WindowOp) -> tuple[Hashable, ...]:
+    """Return what all tiles of an evaluation share, but for its table."""
+    return type(op), get_shared_parameters(type(op))(op)
+
+
+def _join_parts(parts: Sequence[InputPart | None], op: WindowOp, memories: Memories) -> InputPart | None:
+    """Return what operations of a chain read together; None where it is no map. op: the one that joins their channels."""
+    joined, *others = parts
+    for part in others:
+        if joined is None or part is None:
+            return None
+        before_bytes = code_bytes(op.code_types()[0], memories.chip) * sum(channels for _, channels in joined.weights)
+        next_operand = replace(joined.operand, number=joined.operand.number + before_bytes)
+        if not joined.operand.gathered and part.operand != next_operand:
+            memories.note_scattered(_share_parameters(op))
+            return None
+        readings = [
+            Reading(a.rows, a.columns, np.concatenate((a.numbers, b.numbers), axis=2))
+            for a, b in zip(joined.readings, part.readings, strict=True)
+        ]
+        joined = InputPart(joined.operand, readings, (*joined.weights, *part.weights))
+    return joined
+
+
+def _read_input(op: WindowOp, joined_op: WindowOp, memories: Memories, gathers: bool) -> Operand | None:
+    """Return the input, None where it is no map. gathers: that which lies in several arrays has its places."""
+    inputs, all_inputs = (o.input_channels if isinstance(o, Convolution) else _channels_of(o) for o in (op, joined_op))
     item_bytes = code_bytes(op.code_types()[0], memories.chip)
-    window = _read_window(op, inputs * item_bytes, memories, gathers)
+    window = _read_window(op, inputs * item_bytes, all_inputs * item_bytes, memories, gathers)
     if window is None or min(window[1:]) <= 0:  # the same row again, or rows in reverse
         return None
     number, row, column = window
     number -= op.pad_top * row + op.pad_left * column
     dense = isinstance(op, Convolution)
     steps = row * op.stride_height, column * op.stride_width, 0 if dense else item_bytes
-    first = Operand(number, steps, gathers, "input", inputs * item_bytes if dense else 0)
-    if not isinstance(op, Convolution) or not op.use_add:
-        return (first,)
-    addend = _read_addend(op, memories, gathers)
-    return None if addend is None else (first, addend)
+    return Operand(number, steps, gathers, "input", all_inputs * item_bytes if dense else 0)
 
 
 def _list_readings(op: WindowOp, operand: int, memories: Memories) -> list[Reading]:
@@ -155,16 +213,19 @@ def _list_window_boxes(
             )
 
 
-def _read_window(op: WindowOp, pixel_bytes: int, memories: Memories, gathers: bool) -> tuple[int, int, int] | None:
+def _read_window(
+    op: WindowOp, part_bytes: int, pixel_bytes: int, memories: Memories, gathers: bool
+) -> tuple[int, int, int] | None:
     """Return the number of the input's first pixel, and the steps to the next row and column; None where they are not even.
 
+    `part_bytes`, `pixel_bytes`: of a pixel, what the operation reads and all.
     `gathers`: of the places of each pixel's first byte.
     """
     space, numbers = op.unit_in(memories.chip).roles["input"], memories.values
     if gathers:
         assert memories.places is not None
         numbers = memories.places
-    read_bytes = 1 if gathers else pixel_bytes
+    read_bytes = 1 if gathers else part_bytes
     first: tuple[int, int, int] | None = None
     for rows, columns, address, counts, strides in _list_window_boxes(op):
         box = numbers.read_affine(space, address, (*counts, read_bytes), (*strides, 1))
@@ -193,17 +254,27 @@ def _single_step(steps: tuple[int, ...], runs: RowRuns) -> int | None:
     return steps[0] // runs.step if runs.count > 1 else None
 
 
-def _read_constants(op: WeightedWindowOp, memories: Memories) -> tuple[int, ...] | None:
-    """Return the DRAM addresses of weights and parameters, or None where the operation cannot be merged."""
+def _read_weights(op: WeightedWindowOp, memories: Memories) -> tuple[tuple[int, int]] | None:
+    """Return DRAM address and input channels of the weights, or None where the operation cannot be merged."""
     chip, unit = memories.chip, op.unit_in(memories.chip)
-    plain = op.emit and not op.accumulate and SUMS not in unit.roles and not getattr(op, "group", 0)
+    plain = SUMS not in unit.roles and not getattr(op, "group", 0)
     if not plain or chip.layout.weight_tile is not None or chip.weight_types[int(op.weights_number())].bits != 8:
         return None
     inner = op.input_channels if isinstance(op, Convolution) else 1
-    size_bytes = op.taps() * inner * op.outputs()
-    weights = memories.read_constant(unit.roles["weights"], op.weight_address, size_bytes)
-    parameters = memories.read_constant(unit.roles["parameters"], op.parameter_address, parameter_bytes(op.outputs(), chip))
-    return None if weights is None or parameters is None else (weights, parameters)
+    weights = memories.read_constant(unit.roles["weights"], op.weight_address, op.taps() * inner * op.outputs())
+    return None if weights is None else ((weights, inner),)
+
+
+def _read_way_out(op: WeightedWindowOp, memories: Memories) -> tuple[int, int | None] | None:
+    """Return DRAM addresses of parameters and table (None: it has none), or None where the operation cannot be merged."""
+    chip, space = memories.chip, op.unit_in(memories.chip).roles["parameters"]
+    if not op.emit or op.accumulate:
+        return None
+    parameters = memories.read_constant(space, op.parameter_address, parameter_bytes(op.outputs(), chip))
+    if parameters is None or not op.use_table:
+        return None if parameters is None else (parameters, None)
+    table = memories.read_constant(space, op.table_address, table_bytes(op.code_types()[1], chip))
+    return None if table is None else (parameters, table)
 
 
 def _read_addend(op: Convolution, memories: Memories, gathers: bool) -> Operand | None:

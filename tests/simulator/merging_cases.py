@@ -40,14 +40,22 @@ def in_order(ops: Sequence[MachineOp], chip: Chip) -> list[MachineOp]:
 
 
 def run_both_ways(
-    ops: Sequence[MachineOp], parts: Sequence[DramRange] = PARTS, size_bytes: int = 512, chip: Chip | None = None
+    ops: Sequence[MachineOp],
+    parts: Sequence[DramRange] = PARTS,
+    size_bytes: int = 512,
+    chip: Chip | None = None,
+    constants: bytes = b"",
 ) -> tuple[MergedProgram, bool]:
-    """Return the merged program, and whether it leaves the same bytes on an image other than that it was merged with."""
+    """Return the merged program, and whether it leaves the same bytes on an image other than that it was merged with.
+
+    `constants`: the last bytes of the image, whose other bytes are random.
+    """
     chip = chip or small_chip()
     flow = dispatch_program(chip, in_order(ops, chip))
     prepared = prepare_program(chip, flow, None, size_bytes, (), parts=parts, timing=False)
     rng = np.random.default_rng(7)
     image = rng.integers(0, 256, size_bytes, np.uint8)
+    image[size_bytes - len(constants) :] = np.frombuffer(constants, np.uint8)
     merged = merge_program(chip, flow, prepared.order.legal, parts, image)
     assert merged is not None
     for part in parts:
