@@ -94,7 +94,7 @@ def test_parts_that_lie_elsewhere_are_gathered():
 
 
 def test_parts_come_after_each_other_to_one_place():
-    """Each half of the channels is written over by the next one. Even and odd rows are of an array each, and so gathered."""
+    """The second half of the channels is written over the first. Even and odd rows are of an array each, and so gathered."""
     rows = [pool(32 * k, 1, output_address=1024 + 32 * k, clamp_low=k % 2 - 128) for k in range(8)]
     halves = [move(1024 + channel, 256, 4, count2=32, source_stride2=8, destination_stride2=8) for channel in (0, 4)]
     tiles: list[MachineOp] = list(rows)
