@@ -1,4 +1,4 @@
-"""Types of what this project calls in onnxruntime, which ships none. Source: its Python API, 1.20 to 1.31."""
+"""Types of what this project calls in onnxruntime, which ships none. Source: its Python API, 1.20 to 1.32."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -38,13 +38,13 @@ class NodeArg:
     type: str
     shape: list[Any]  # of an int; a str names a dimension, None is an unknown one
 
-class AssignedNode:
+class OrtEpAssignedNode:
     name: str
     op_type: str
 
-class AssignedSubgraph:
+class OrtEpAssignedSubgraph:
     ep_name: str
-    def get_nodes(self) -> list[AssignedNode]: ...
+    def get_nodes(self) -> list[OrtEpAssignedNode]: ...
 
 class InferenceSession:
     def __init__(
@@ -63,7 +63,7 @@ class InferenceSession:
     def get_inputs(self) -> list[NodeArg]: ...
     def get_outputs(self) -> list[NodeArg]: ...
     def get_providers(self) -> list[str]: ...
-    def get_provider_graph_assignment_info(self) -> list[AssignedSubgraph]: ...
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]: ...
 
 def get_available_providers() -> list[str]: ...
 def set_default_logger_severity(severity: int) -> None: ...
