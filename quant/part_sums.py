@@ -187,7 +187,8 @@ class PartSums:
         sums = [s for s in self._axes.values() if len(s.signal) <= SHORT_AXIS]
         pairs = [(s.signal, s.noise) for s in sums]
         pairs += [] if sums else [(s.signal.sum(keepdims=True), s.noise.sum(keepdims=True)) for s in [*self._axes.values()][:1]]
-        return np.concatenate([np.zeros(0), *(noise[signal > 0] / signal[signal > 0] for signal, noise in pairs)])
+        ratios = [np.minimum(noise[signal > 0] / signal[signal > 0], 1.0) for signal, noise in pairs]
+        return np.concatenate([np.zeros(0), *ratios])
 
     def _measure_indices(self, axis: int, means: PartSums | None) -> Array:
         """Return the SQNR in dB of each index of an axis, float64[n]; inf for an index without noise or without signal."""

@@ -27,7 +27,7 @@ from toolchain.passes.type_overrides import decompose_for_types
 from toolchain.repair.evaluate_outputs import OutputEvaluator
 from toolchain.repair.network import Network
 from toolchain.repair.norm_streams import list_norm_streams, measure_row_loss
-from toolchain.repair.solve_types import list_groups, solve_types
+from toolchain.repair.solve_types import count_measured_samples, list_groups, solve_types
 from toolchain.repair.type_trials import TypeTrials
 
 SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
@@ -113,9 +113,26 @@ def test_an_operator_in_steps_gets_the_steps_of_its_type(tmp_path: Path) -> None
 
 
 def test_networks_whose_measurement_is_dear_are_left_alone(tmp_path: Path) -> None:
-    network, before = open_network(write_network(tmp_path, CANCEL)), Quantization({})
-    outcome = solve_types(network, before, (), nothing, measures_large=False, most_macs=ROWS * CHANNELS * CHANNELS)
+    network, before, macs = open_network(write_network(tmp_path, CANCEL)), Quantization({}), ROWS * CHANNELS * CHANNELS
+    outcome = solve_types(network, before, (), nothing, dear_macs=macs, most_macs=macs)
     assert outcome.quantization is before
+
+
+def test_tensors_are_measured_where_that_is_dear_but_no_norm_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = open_network(write_network(tmp_path, CANCEL))
+    with np.load(tmp_path / "data.npz") as arrays:
+        samples = [{"x": x, "u": u} for x, u in zip(arrays["x"][:24], arrays["u"][:24], strict=True)]
+    ranges = calibrate(network.model.proto, samples, network.tensors, computed_by=network.model, divided=network.model.divided)
+    before = Quantization({**ranges, **network.get_model_ranges({})})
+    outcome = solve_types(network, before, samples, nothing, dear_macs=0)
+    assert "r" in outcome.quantization.types and outcome.gains[0].layer == "r"
+    monkeypatch.setattr(TypeTrials, "find_largest_gain", lambda *_: 2.9)  # as where weights make the noise
+    assert solve_types(network, before, samples, nothing, dear_macs=0).quantization is before
+    assert solve_types(network, before, samples, nothing).quantization is not before
+
+
+def test_dear_tensors_are_measured_on_fewer_samples() -> None:
+    assert [count_measured_samples(macs) for macs in (0, 1e10, 7e10, 1e11, 6e11)] == [4, 4, 2, 2, 1]
 
 
 def test_ranges_that_an_earlier_step_measured_stay_beside_wider_ones(tmp_path: Path) -> None:
@@ -146,7 +163,7 @@ def open_stream(tmp_path: Path, max_slowdown: float) -> tuple[Network, Quantizat
 
 def test_sums_that_norms_read_get_wider_codes_where_measuring_is_dear(tmp_path: Path) -> None:
     network, before, samples = open_stream(tmp_path, 2.0)
-    outcome = solve_types(network, before, samples, nothing, measures_large=False, most_macs=0)
+    outcome = solve_types(network, before, samples, nothing, dear_macs=0)
     types = outcome.quantization.types
     assert {"b/before_reshape", "s", "m: x - mean", "m"} <= types.keys() and types.keys().isdisjoint(("y", "n"))
     (note,) = outcome.notes
@@ -159,12 +176,12 @@ def test_sums_that_norms_read_get_wider_codes_where_measuring_is_dear(tmp_path: 
 
 def test_what_a_larger_budget_gives_is_advised(tmp_path: Path) -> None:
     network, before, samples = open_stream(tmp_path, 1.001)
-    outcome = solve_types(network, before, samples, nothing, measures_large=False, most_macs=0)
+    outcome = solve_types(network, before, samples, nothing, dear_macs=0)
     (advice,) = outcome.advice
     factor = float(advice.rpartition("--max-slowdown ")[2])
     assert factor > 1.001 and " tensors in int16 give " in advice
     assert f" dB for {factor:.2f} times the cycles that the plan expects: " in advice
-    allowed = solve_types(replace(network, max_slowdown=factor), before, samples, nothing, measures_large=False, most_macs=0)
+    allowed = solve_types(replace(network, max_slowdown=factor), before, samples, nothing, dear_macs=0)
     assert not allowed.advice and len(allowed.quantization.types) > len(outcome.quantization.types)
     assert float(allowed.notes[0].partition("the worst part has ")[2].partition(" ")[0]) > 4
 
@@ -207,6 +224,7 @@ class ListedTrials(TypeTrials):
 )
 def test_the_level_is_that_of_the_tensors_that_get_wider_codes(tmp_path: Path, levels: dict[int, float], count: int) -> None:
     trials = ListedTrials(open_network(write_network(tmp_path, NORM)), levels)
+    assert trials.find_largest_gain(max(levels)) == pytest.approx(levels[max(levels)] - levels[0])
     chosen, (before_db, after_db) = trials.solve(nothing)
     assert chosen == count
     assert not count or (before_db, after_db) == (levels[0], levels[count])

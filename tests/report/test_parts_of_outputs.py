@@ -48,6 +48,12 @@ def lines_of(built: Build) -> tuple[list[str], list[str]]:
 SIZES = np.array([1.0, 1.0, 600.0, 2000.0]).reshape(4, 1, 1, 1) * np.eye(4).reshape(4, 4, 1, 1)
 
 
+def test_a_signal_that_is_lost_can_lose_no_more() -> None:
+    sums = PartSums()
+    sums.update(np.array([[1.0, 1e-9]]), np.array([[1.5, 1e3]]))
+    assert sums.list_noise_ratios().tolist() == [0.25, 1]
+
+
 def test_channels_that_the_others_scale_has_lost_are_warned_of(tmp_path: Path) -> None:
     options = save(tmp_path, "(float[1,4,8,8] y) { y = Conv(x, w) }", {"y": 8000.0}, w=SIZES)
     built = build(tmp_path / "m.onnx", options)

@@ -24,7 +24,7 @@ from toolchain.repair.observers import choose_observers
 from toolchain.repair.probability_sums import LEAST_GAIN_DB as PROBABILITY_GAIN_DB
 from toolchain.repair.probability_sums import host_probability_sums
 from toolchain.repair.sample_folds import join_folds
-from toolchain.repair.solve_types import solve_types
+from toolchain.repair.solve_types import FAST_MACS, solve_types
 from toolchain.repair.weight_rounding import compensate_input_error, correct_biases, round_layer_weights
 
 Effort = Literal["none", "fast", "full"]
@@ -70,7 +70,7 @@ STEPS: tuple[RepairStep, ...] = (
     OBSERVERS_STEP,
     RepairStep(
         "types",
-        partial(solve_types, measures_large=False),
+        partial(solve_types, most_macs=FAST_MACS),
         20,
         ("fast",),
         finds_ranges=True,

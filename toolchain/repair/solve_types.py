@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log10
+from math import ceil, inf, log10
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,12 @@ from toolchain.report.model_with_tensor import ModelWithTensor, list_ends
 MAX_SLOWDOWN = 1.1  # docs/repair.md: times the cycles of the network without wider codes
 _SAMPLES, _ELEMENTS = 4, 1 << 25  # docs/repair.md: of which sensitivity is measured, fewer of networks with more elements
 _MACS_A_BYTE = 64  # docs/repair.md: products that cost what a byte costs, in the order of tensors alone
-_MORE_DB = 3.0  # docs/repair.md: of the worst part, which a larger budget gives: half a bit
+_MORE_DB = 3.0  # docs/repair.md: of a part, by wider codes for all or by a larger budget: half a bit
 _ENOUGH_DB = 40.0  # docs/repair.md: of the worst part, beyond which no larger budget is advised
 _COARSE_LOSS = 0.01  # docs/repair.md: codes leave 20 dB of the median row
-MOST_MACS = 1e10  # docs/repair.md: some seconds of float runs; MiniLM has 2e11, and took 380 CPU s more
+DEAR_MACS = 1e10  # docs/repair.md: beyond them norms come first: MiniLM has 2e11, and measuring took 380 CPU s
+FAST_MACS = 1e12  # docs/repair.md: a detector has 6e11, which take 30 CPU s
+_MEASURED_MACS = 2e11  # docs/repair.md: products for which a sample more is measured: some 10 CPU s
 _LEAST_SHARE = 0.001  # docs/repair.md: of the noise of all tensors: what adds less comes last
 _NAMED = 6  # docs/repair.md: tensors in a note
 
@@ -50,15 +52,15 @@ def solve_types(
     *,
     measured: Iterable[Sample] | None = None,
     remeasure: Measure | None = None,
-    measures_large: bool = True,
-    most_macs: float = MOST_MACS,
+    dear_macs: float = DEAR_MACS,
+    most_macs: float = inf,
 ) -> StepOutcome:
     """Return the quantization with the machine's next wider codes for some tensors.
 
-    Networks whose tensors are dear to measure get them around norms that read rows of unlike size.
+    Networks whose tensors are dear to measure get them around norms that read rows of unlike size, where they have such.
 
-    `measures_large`: tensors are measured even of networks where that is dear, if they have no such norms.
-    `most_macs`: of all runs in which one tensor is rounded, a sample each; beyond them measuring is dear.
+    `dear_macs`: products of the network times its tensors, beyond which measuring is dear.
+    `most_macs`: the same, beyond which nothing is measured.
     `measured`: the samples that ranges are measured on; None means `samples`.
     `remeasure`: gives the ranges of `before` of other samples, where an earlier step chose them.
     """
@@ -67,7 +69,7 @@ def solve_types(
     if wide is None or count_cycles is None or network.max_slowdown <= 1:
         return StepOutcome(before)
     few = pick_trial_samples(samples)
-    choice = _choose_candidates(network, before, few, progress, measures_large, most_macs)
+    choice = _choose_candidates(network, before, few, progress, (dear_macs, most_macs))
     if not choice.order:
         return StepOutcome(before)
     trials = TypeTrials(network, before, wide, choice.list_members(), (OutputEvaluator(few), count_cycles))
@@ -112,21 +114,45 @@ class _Candidates:
 
 
 def _choose_candidates(
-    network: Network, before: Quantization, few: Sequence[Sample], progress: Progress, measures_large: bool, most_macs: float
+    network: Network, before: Quantization, few: Sequence[Sample], progress: Progress, limits: tuple[float, float]
 ) -> _Candidates:
-    """Return the norms that read rows of unlike size where tensors are dear to measure, else the tensors as measured."""
-    groups = list_groups(network)
-    if sum(map(len, groups.values())) * _count_macs(network) > most_macs:
+    """Return the norms that read rows of unlike size where tensors are dear to measure, else the tensors as measured.
+
+    `limits`: products of the network times its tensors, beyond which measuring is dear, and beyond which none is measured.
+    """
+    groups, (dear_macs, most_macs) = list_groups(network), limits
+    macs = sum(map(len, groups.values())) * _count_macs(network)
+    if macs > dear_macs:
         low, high = network.chip.numerics.activation.limits
         free = {*network.chip_tensors}.difference(_list_pinned(network), network.selection.types)
         streams = list_norm_streams(network.model, groups, free, few[:_SAMPLES], high - low + 1)
         if any(s.loss > _COARSE_LOSS for s in streams):
             order = [_Sensitivity(s.output, s.loss) for s in streams]
             return _Candidates(order, {s.output: s.tensors for s in streams}, is_estimated=True)
-        if not measures_large:
+        if macs > most_macs or not _is_worth_measuring(network, before, groups, few):
             return _Candidates([], {}, is_estimated=True)
-    sensitivities = _measure_all(network, before, groups, few, progress)
+    sensitivities = _measure_all(network, before, groups, few[: count_measured_samples(macs)], progress)
     return _Candidates(_order(network, sensitivities, groups), groups, is_estimated=False)
+
+
+def _is_worth_measuring(
+    network: Network, before: Quantization, groups: Mapping[str, Sequence[str]], few: Sequence[Sample]
+) -> bool:
+    """Return whether wider codes for all groups give a part of the outputs enough decibels to look for those that matter."""
+    wide, count_cycles = find_wider_type(network), network.count_cycles
+    if wide is None or count_cycles is None:
+        return False
+    trials = TypeTrials(network, before, wide, list(groups.items()), (OutputEvaluator(few), count_cycles))
+    trials.measure_ranges(few[:_SAMPLES])
+    return trials.find_largest_gain(len(groups)) >= _MORE_DB
+
+
+def count_measured_samples(macs: float) -> int:
+    """Return how many samples the loss of tensors is measured on.
+
+    `macs`: products of the network for one sample, times the number of tensors.
+    """
+    return max(1, min(_SAMPLES, int(_MEASURED_MACS / max(macs, 1))))
 
 
 def find_wider_type(network: Network) -> CodeType | None:
@@ -172,7 +198,7 @@ def _measure_all(
         if origin.layout != INNER and quant is not None:
             quants.setdefault(origin.tensor, quant)
     elements = sum(model.types[n].elements for n in candidates) + 1
-    chosen = samples[: max(1, min(_SAMPLES, _ELEMENTS // elements))]
+    chosen = samples[: max(1, _ELEMENTS // elements)]
     ends, measured = list_ends(model.graph), [n for n in candidates if n in quants]
     session = FloatSession(model, [*ends, *measured], few_runs=True)
     rows = [dict(zip((*ends, *measured), session.run(sample), strict=True)) for sample in chosen]

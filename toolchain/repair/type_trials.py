@@ -114,6 +114,14 @@ class TypeTrials:
         gaining_parts = self._list_gaining_parts(count, other)
         return self._find_worst_db(count, gaining_parts), self._find_worst_db(other, gaining_parts)
 
+    def find_largest_gain(self, count: int) -> float:
+        """Return the decibels of the part that gains most by the first groups, 0 where the machine cannot express them."""
+        try:
+            before, after = self.measure_levels(0), self.measure_levels(count)
+        except CompileError:
+            return 0.0
+        return max((after[part] - before[part] for part in before if part in after), default=0.0)
+
     def _list_gaining_parts(self, count: int, other: int) -> list[str]:
         """Return the parts, and what they hold, that gain more than SAME_DB from `count` groups to `other`."""
         before, after = self.measure_levels(count), self.measure_levels(other)
