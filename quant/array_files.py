@@ -1,7 +1,7 @@
 """Reads arrays from .npz and .npy files that may be damaged or hostile: headers first, then elements up to a bound.
 
-Sizes are known from the headers before anything is unpacked, and are checked against the bytes that the file has. Calibration
-data (`quant.calibration_data`) and the codes beside a parameters file are read by it.
+Sizes are known from the headers before anything is unpacked. `StoredArray` checks them against the bytes that the file has
+before it reads elements. Calibration data (`quant.calibration_data`) and the codes beside a parameters file are read by it.
 """
 
 from __future__ import annotations
@@ -64,13 +64,16 @@ class StoredArray:
     def stream(self) -> Generator[Callable[[int], bytes]]:
         """Open the elements as a context; the value is a function take(n) that returns their next n bytes.
 
-        Raise CompileError: damaged, cut short.
+        Raise CompileError: damaged, cut short. Other faults of the context's body pass.
         """
         self.require_complete()
-        with _refusing(self.path), self._open() as file:
+        with _refusing(self.path):
+            file = self._open()
+        with file:
 
             def take(size_bytes: int) -> bytes:
-                data = file.read(size_bytes)
+                with _refusing(self.path):
+                    data = file.read(size_bytes)
                 if len(data) < size_bytes:
                     missing = format_count(size_bytes - len(data), "byte")
                     raise CompileError(f"{self.path}: the file ends {missing} early; save it again")
@@ -88,14 +91,15 @@ class StoredArray:
                 f"{self.path}: array {self.name!r} of shape {list(self.shape)} has {format_count(self.size_bytes, 'byte')}; "
                 f"{limit_bytes:,} are the most that are read"
             )
-        with self.stream() as take:
+        with self.stream() as take, _refusing(self.path):
             flat = np.frombuffer(take(self.size_bytes), self.dtype)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
 
 def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
-    """Return the headers of the arrays in a file, by name.
+    """Return the headers of the arrays in a file, by name; of equal names the last.
 
+    The first bytes tell an .npy from an .npz, not the suffix. Sizes are checked only by `StoredArray.require_complete`.
     `lone`: an .npy will do as well; its array has the name of the file. Without it an .npy is refused.
 
     Raise CompileError where a header cannot be read, or the file holds too many arrays or Python objects. A file that is absent

@@ -193,3 +193,10 @@ def test_arrays_are_read_as_numpy_wrote_them(tmp_path: Path) -> None:
     with np.load(io.BytesIO((tmp_path / "b.npz").read_bytes())) as expected:
         for name, stored in read_array_headers(tmp_path / "b.npz").items():
             np.testing.assert_array_equal(stored.read(), expected[name])
+
+
+def test_a_fault_of_whoever_reads_a_stream_is_not_the_files(tmp_path: Path) -> None:
+    stored = read_array_headers(npz(tmp_path / "a.npz", npy()))["x"]
+    with pytest.raises(ValueError, match=r"^mine$"), stored.stream() as take:
+        take(4)
+        raise ValueError("mine")
