@@ -31,7 +31,7 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
 
     def noted(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants) -> PlannedRegion:
         walk, _ = walk_plan(plan, model, hoisted=hoisted)
-        walks.append((plan, walk.cycles))
+        walks.append((plan, walk.finish()))
         return plan
 
     monkeypatch.setattr("toolchain.schedule.region_planner.assign_units", noted)

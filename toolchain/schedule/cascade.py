@@ -302,7 +302,7 @@ class CascadePlanner:
         counts, layers = count_tiles(draft.visited), dict[int, TiledLayer]()
         for i in draft.layers:
             tiling, units = draft.chosen[i]
-            times = (walk.cycles, walk.busy_cycles) if i == draft.layers[-1] else (0, 0.0)
+            times = (walk.finish(), walk.busy_cycles) if i == draft.layers[-1] else (0, 0.0)
             layers[i] = TiledLayer.of(self._layers[i], tiling, slots[i], units, counts[i], times)
         return PlannedCascade(
             self._loops(draft),

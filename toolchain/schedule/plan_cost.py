@@ -133,7 +133,7 @@ class PlanCosts:
         only what differs is walked.
         """
         if near is None or preloaded or self._hoister.shared:
-            return walk_plan(plan, self.model, self._some, preloaded, self._hoister.hoist(plan))[0].cycles
+            return walk_plan(plan, self.model, self._some, preloaded, self._hoister.hoist(plan))[0].finish()
         if self._recorded is None:
             self._recorded = RecordedWalk(near, self.model, self._some)
         elif self._recorded.plan is not near:
@@ -172,4 +172,4 @@ class PlanCosts:
 def assign_units(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants = NOT_HOISTED) -> PlannedRegion:
     """Return the plan with the cycles of all its tiles, and the unit of each where there is a choice."""
     timer, layers = walk_plan(plan, model, hoisted=hoisted)
-    return replace(plan, cycles=timer.cycles, parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)
+    return replace(plan, cycles=timer.finish(), parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)

@@ -41,14 +41,15 @@ from toolchain.schedule.views import View
 class PlanTimer:
     """The timing of tiles and moves, one after the other, on the queues of one machine.
 
-    Methods append work; `cycles` is the time of everything so far. `units`: the unit of each tile of the latest layer.
+    Methods append work; `finish` issues all of it and returns its cycles. `units`: the unit of each tile that was timed,
+    without repeats, of the layer timed last; in a cascade, of the layer called last.
     """
 
     def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str], prefetches: bool = False):
         """Begin with nothing queued.
 
         `resident`: tensors in SRAM. `prefetches`: all tiles are timed, some with prefetches for later layers. Memories
-        then may serve ready tiles first.
+        may serve ready tiles first where this is set, with several DMA channels, or with a choice of units.
         """
         self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
         self._store = model.chip.channels[-1].queue
@@ -80,12 +81,18 @@ class PlanTimer:
 
     @property
     def is_in_program_order(self) -> bool:
-        """True where memories serve in program order, so that a walk that begins later differs in its cycles alone."""
+        """True where memories serve in program order and the front end's cycles add up exactly.
+
+        A walk that begins later then differs in its cycles alone.
+        """
         return self._queues.is_in_program_order
 
     def key(self, areas: AccessRanges, roots: Collection[str], queues: Collection[int]) -> object:
         """Return a key of all that later layers depend on. Where two walks have equal keys, all that follows takes the
         same cycles.
+
+        Tiles and their costs are told apart by identity: compare keys only while the tiles of both walks are alive. A
+        pending shift or reset of a rolling buffer makes a key that equals no other.
 
         `areas`: all access ranges. `roots`: those that the later layers touch. `queues`: those that they run on.
         """
@@ -110,22 +117,23 @@ class PlanTimer:
         self._touched.add_to(key, roots, self._group)
         return key.key()
 
-    @property
-    def cycles(self) -> int:
-        """The cycle at which everything so far ends."""
-        self._finish()
+    def finish(self) -> int:
+        """Issue all pending work and return the cycle at which everything ends.
+
+        Work is pending until the loads of the next tile are issued. Loads of tiles that are timed after this call come
+        behind it in program order, so that the total may differ.
+        """
+        self._issue_pending()
         return self._queues.cycles
 
     @property
     def busy_cycles(self) -> float:
-        """The cycles of the busiest queue (unit or DMA channel), without waits."""
-        self._finish()
+        """The cycles of the busiest queue (unit or DMA channel), without waits; call `finish` before."""
         return self._queues.busy_cycles
 
     @property
     def moved_cycles(self) -> float:
-        """The cycles of the busiest DMA channel, without waits."""
-        self._finish()
+        """The cycles of the busiest DMA channel, without waits; call `finish` before."""
         return max(self._queues.own_cycles(channel.queue) for channel in self._chip.channels)
 
     def layer(
@@ -138,13 +146,13 @@ class PlanTimer:
         period: int,
         preloaded: Mapping[Hashable, AccessRange] | None = None,
     ) -> TiledLayer:
-        """Return the layer with this tiling, timed alone with its slots at no address. Use a fresh timer.
+        """Return the layer with this tiling, timed alone with its slots at no address, and finish. Use a fresh timer.
 
         `visited`, `period`: its sampled tiles, as in `time_tiles`. `preloaded`: constants that are not loaded, by key
         of the block.
         """
         count = self.time_tiles(layer, rings, units, visited, period, None, preloaded)
-        return TiledLayer.of(layer, tiling, rings, units, count, (self.cycles, self.busy_cycles))
+        return TiledLayer.of(layer, tiling, rings, units, count, (self.finish(), self.busy_cycles))
 
     def time_tiles(
         self,
@@ -161,9 +169,9 @@ class PlanTimer:
         """Time the tiles of a layer and return their number, repeats included.
 
         Tiles that add to the same sums run on one unit, that on which they end first. `visited`: sampled tiles with
-        marks of repeats, of this `period`. `areas`: places of the slots; None: at no address. `prefetched`: places of
-        prefetched constants by key of the block. `fetched`: constants that this layer fetches for others.
-        `hoisted`: places of constants that are loaded once for several layers.
+        marks of repeats (`schedule.sampling`), of this `period`. `areas`: places of the slots; None: at no address.
+        `prefetched`: places of prefetched constants by key of the block. `fetched`: constants that this layer fetches
+        for others. `hoisted`: places of constants that are loaded once for several layers.
         """
         self._enter(LayerPipeline.of(layer, slots, units, areas, prefetched, hoisted))
         self._touched.every = not any(isinstance(tiles, int) for tiles in visited)
@@ -209,7 +217,7 @@ class PlanTimer:
             if not isinstance(calls, int):
                 for call in calls:
                     if isinstance(call, BufferShift):
-                        self._finish()
+                        self._issue_pending()
                         self._rolling.shift(call, self._layer.types)
                     elif isinstance(call, BufferReset):
                         self._rolling.begin(call, self._tile is not None)
@@ -239,7 +247,7 @@ class PlanTimer:
 
     def moves(self, layer: Layer) -> None:
         """Time the fills and copies of a data-movement layer, on the channel that stores."""
-        self._finish()
+        self._issue_pending()
         if not self._model.moves(layer, self._views, self._resident).operations:
             return
         self._moved, self._group = layer, self._group + 1
@@ -278,7 +286,7 @@ class PlanTimer:
         waits = is_pending and any(area.is_touched_in(before) for areas, _ in piece for area in areas)
         if not waits:
             self._loads.fetch(piece)
-        self._finish()
+        self._issue_pending()
         for load in late:
             self._loads.load(*load)
         if waits:
@@ -317,7 +325,7 @@ class PlanTimer:
             return self._rolling.touches(box)
         return slot.is_touched_in(group) or self._touched.reads(box, self._tile.tile.write)
 
-    def _finish(self) -> None:
+    def _issue_pending(self) -> None:
         """Issue pending work: the shift of a rolling buffer, and the computes and store of the tile whose loads are
         issued.
         """

@@ -38,7 +38,7 @@ def walk_plan(
     preloaded: Mapping[int, LayerConstants] | None = None,
     hoisted: HoistedConstants = NOT_HOISTED,
 ) -> tuple[PlanTimer, tuple[PlannedLayer, ...]]:
-    """Time a whole plan; return the timer, which has its cycles, and the layers with the unit of each tile.
+    """Time a whole plan; return the timer, whose `finish` gives the cycles, and the layers with the unit of each tile.
 
     `some`: returns the sampled tiles of a layer; None: all tiles are timed, those of stripes too. `preloaded`: by index
     of a layer, constants that are not loaded.
@@ -165,12 +165,12 @@ class RecordedWalk:
         for run in plan.runs[first:]:
             self._states.append(self._walk.save())
             self._walk.step(plan, run)
-        self._cycles = self._walk.timer.cycles
+        self._cycles = self._walk.timer.finish()
 
     def cycles_of(self, plan: PlannedRegion) -> int:
         """Return the cycles of a plan, as a walk over all of it would. The recorded plan stays."""
         if not self._is_near(plan):
-            return walk_plan(plan, self._model, self._some)[0].cycles
+            return walk_plan(plan, self._model, self._some)[0].finish()
         changed = self._find_changes(plan)
         if not changed:
             return self._cycles
@@ -180,7 +180,7 @@ class RecordedWalk:
             if later is not None:
                 return self._cycles + later
             self._walk.step(plan, plan.runs[at])
-        return self._walk.timer.cycles
+        return self._walk.timer.finish()
 
     def _is_near(self, plan: PlannedRegion) -> bool:
         """Return whether the plan has the same parts and tensors, no prefetches, and a machine that serves in program

@@ -28,7 +28,10 @@ SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memor
 
 
 class HoistedRange(NamedTuple):
-    """The bytes of a hoisted block. `is_loaded`: an earlier layer loads it; else the first tile that uses it does."""
+    """The place of a hoisted block of constants.
+
+    `is_loaded`: an earlier layer loads it; else the first tile that uses it does.
+    """
 
     area: AccessRange
     is_loaded: bool
@@ -72,14 +75,19 @@ Piece = Sequence[tuple[Sequence[AccessRange], int]]  # where constants go, and h
 
 
 class PrefetchQueue(NamedTuple):
-    """The constants that a layer prefetches: all of their places, and the pieces after the loads of each of its tiles."""
+    """The constants of later layers that a layer prefetches.
+
+    `areas`: all of their places. `pieces`: by tile of this layer, the copies after its loads.
+    """
 
     areas: Sequence[AccessRange]
     pieces: Sequence[Piece]
 
     def iterate_pieces(self, visited: Sequence[Sequence[TileTask] | int]) -> Iterator[Piece]:
-        """Yield the pieces of each tile that is timed: exact where those are the first tiles, else their mean.
+        """Yield a piece for each tile that is timed: its own, or the mean piece.
 
+        Each tile has its own where no tile behind the first mark of a repeat has one. The mean piece is yielded without
+        end.
         `visited`: the groups of tiles that are timed; integers mark repeats (`schedule.sampling`).
         """
         first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
@@ -105,7 +113,11 @@ class PendingTile(NamedTuple):
 
 
 def passing(tile: TileTask, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | ConstantBlock, Hashable, int]]:
-    """Return what a tile on a unit loads into tile buffers: (key of the buffer, item, key of the item, memory) of each."""
+    """Return the inputs and constants of a tile on a unit: (key of the buffer, item, key of the item, memory) of each.
+
+    Inputs that the unit reads where they lie are left out. Prefetched and hoisted constants are not: they pass through
+    no tile buffer, and the caller finds their places.
+    """
     roles = unit.roles
     boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(tile.reads) if needs_staging(box, unit, resident)]
     return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(tile.blocks)]
@@ -126,7 +138,10 @@ class Loads:
         return self._model.load(item, self._touched.view(item), home, space)
 
     def load(self, slot: AccessRange, brought: Brought, box: Box | None) -> None:
-        """Issue a load into a slot, on the channel that would end it first. `box`: of a tensor; None: constants."""
+        """Issue a load into a slot, on the channel that would end it first. `box`: of a tensor; None: constants.
+
+        The load waits for the operations that made the box. It is not noted as a reader of the box's tensor.
+        """
         channel, cost = self._channel(brought)
         after = slot.before()
         if box is not None:
@@ -164,7 +179,7 @@ class RollingBufferUpdates:
         self._resets: list[BufferReset] = []
 
     def shift(self, shift: BufferShift, types: Mapping[str, TensorType]) -> None:
-        """Note a shift, to be issued by `finish`. `types`: the types of its tensors."""
+        """Note a shift, to be issued by `finish`, in the place of one noted before. `types`: the types of its tensors."""
         self._shift = shift, types
 
     def begin(self, reset: BufferReset, behind_tile: bool) -> None:
@@ -188,7 +203,7 @@ class RollingBufferUpdates:
         self._resets = []
 
     def touches(self, box: Box | None) -> bool:
-        """Return whether a load of the box reads rows that are still to be shifted."""
+        """Return whether the box lies in the buffer whose shift is pending, whatever its rows. False for None."""
         return box is not None and self._shift is not None and self._touched.root(box.tensor) == self._shift[0].root
 
     def finish(self) -> None:
