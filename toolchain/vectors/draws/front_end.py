@@ -1,7 +1,8 @@
 """The test cases of operations that the front end carries out: base registers, repeats, blocks; and of load_base.
 
 A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
-operation that yields (name of the case, draw).
+operation that yields (name of the case, draw). Draws raise NotApplicable where the machine has no base registers. Number 0
+stands for no register.
 """
 
 from __future__ import annotations
@@ -69,16 +70,16 @@ def nested(bench: CaseBuilder) -> None:
         bench.add(RepeatEnd)
 
 
-def called(bench: CaseBuilder, number: int) -> None:
+def called(bench: CaseBuilder, block: int) -> None:
     """A block runs where it is met, and at each call."""
     base = _base(bench)
     source, target = _bytes(bench, 3)
-    bench.add(BlockBegin, block=number)
+    bench.add(BlockBegin, block=block)
     _copy(bench, source, target, source_base=base, destination_base=base)
     bench.add(BlockEnd)
     for _ in range(2):
         bench.add(SetBase, base=base, source=base, offset=RUN)
-        bench.add(Call, block=number)
+        bench.add(Call, block=block)
 
 
 def read(bench: CaseBuilder, word_bytes: int, value: int) -> None:
@@ -98,8 +99,8 @@ def _repeats(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
 
 
 def _calls(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
-    yield "first_block", partial(called, number=0)
-    yield "last_block", partial(called, number=chip.control.call.blocks - 1 if chip.control.call else 0)
+    yield "first_block", partial(called, block=0)
+    yield "last_block", partial(called, block=chip.control.call.blocks - 1 if chip.control.call else 0)
 
 
 def _reads(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
