@@ -1,5 +1,6 @@
-"""List advice to leave to the host what the chip computes in steps: operators that `limits.decompose` names, by kind.
+"""List advice to leave to the host what the chip computes in steps, by kind of operator.
 
+Those are operators that `limits.decompose` names, and operators that the machine lacks while it runs their last step.
 A build lists it before its accuracy is judged; judging.try_advice then tries it.
 """
 
@@ -26,8 +27,8 @@ def list_step_advice(network: Network, figures: Mapping[str, Any]) -> list[StepA
     """Return advice for sums of probabilities first, then for each kind of operator in steps, that of most cycles first.
 
     Sums, and kinds that take a quarter of the cycles, are to be tried on any output; others on low ones. Kinds that take no
-    cycles,
-    or have too many nodes to name, are left out.
+    cycles are left out. So are sums and kinds of too many nodes to name that their operator does not name either.
+    A layer that computes several kinds counts for each.
 
     `figures`: cycles of the network and of its layers, as in the JSON report.
     """

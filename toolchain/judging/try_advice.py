@@ -1,7 +1,7 @@
 """Try advice on a poor output: change the network, run the integer reference, and measure what the worst part gains.
 
-So a report names only advice that helps, with its dB. The module report.accuracy calls `AdviceTrials.run` at the end of a
-build.
+A report can then name the advice that helps, with its dB. The module report.accuracy calls `AdviceTrials.run` at the end of
+a build.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ _CALIBRATION = 16  # docs/accuracy.md: samples that ranges are measured on for a
 
 
 class AdviceTrials:
-    """The trials of one build, within a budget of at most six runs that follows from the network's size.
+    """The trials of one build: at most six, fewer for a large network. Each runs the reference once or twice.
 
     `calibrated`: the network that is judged.
     `measured`: the same for errors of layers, which sets the budget.
-    `samples`: samples to judge on, and samples that ranges are measured on.
+    `samples`: samples to judge on, of which the first one or two are used, and samples that ranges are measured on. The
+    latter are iterated anew for each trial, so they must not be an iterator.
     `compiled`: the network that is written, at optimization level `level`, with whose cost a piece of advice is compared.
     `cycles`: simulated cycles of that network, as its report says.
     `pinned`: advice to free ports, which is tried first.
@@ -74,7 +75,9 @@ class AdviceTrials:
         """Try candidates on an output, in order, and return those that the machine can express with dB of the worst part before
         and after.
 
-        The result is empty where the budget is spent. Later candidates are left out behind one that helps and leaves ENOUGH_DB.
+        Those that do not help are returned too. The result is empty where the budget is spent. Later candidates are left
+        out behind one that helps and leaves ENOUGH_DB. Candidates that the machine cannot express cost nothing of the budget.
+        Costs are set for the best trial and for advice that takes steps off the chip, unless planning would take long.
 
         `output`: an output with its slices and weak indices, which are measured too.
         """

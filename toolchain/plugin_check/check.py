@@ -39,9 +39,11 @@ COST_ERROR = 0.03  # of the cycles that the simulator takes; those of golden pro
 # Measured: codes that are rounded to nearest, halves to even, are 0.50 off at most and 0.005 in the mean; rounded down, 0.25.
 BIAS_CODES = 0.1  # source: as measured above
 LARGEST_CODES = 1.01  # source: two roundings to the nearest code, 0.5 each
-CUT_CODES = 0.5  # source: more of both on machines that round toward zero or down
-SPARE_SHARE = 0.1  # of claimed bytes, which a clamp may hide; measured of pools: none, with one row too many a quarter
-PROGRAM_OPS = 12  # source: of each build, whose accesses are tried; layers have some tens
+CUT_CODES = 0.5  # source: added to both limits above on machines that round toward zero or down
+# Share of claimed bytes that may go unread, as a clamp may hide a read; more fails. Measured of pools: none, with one row too
+# many a quarter.
+SPARE_SHARE = 0.1
+PROGRAM_OPS = 12  # source: of each region, whose accesses are tried; layers have some tens
 BUDGET_SHARES = (0.75, 0.5, 0.3)  # of the SRAM that the program takes, so that tiles become smaller
 
 
@@ -59,13 +61,14 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Return the first word of the line."""
+        """Return the first word of the line: `note`, `FAIL`, or `ok` with two blanks."""
         return "note" if self.is_note else "ok  " if self.passed else "FAIL"
 
 
 def check_plugin(loaded: LoadedPlugin) -> Iterator[Finding]:
     """Yield a finding for each check, on each example and each machine. Operators without an example fail.
 
+    Machine operations without draws of test vectors get a note.
     Faults of the plug-in are findings; nothing is raised for them.
     """
     plugin = loaded.plugin
@@ -268,8 +271,10 @@ def _check_rounding(where: str, model: ExampleModel, built: Build) -> Iterator[F
 
 
 def _check_accesses(where: str, built: Build, loaded: LoadedPlugin) -> Iterator[Finding]:
-    """Yield whether operations of the plug-in touch the bytes that they claim, for the first twelve of each region; no
-    operation fails."""
+    """Yield whether operations of the plug-in touch the bytes that they claim, for the first twelve of each region.
+
+    The finding fails where the build has no such operation.
+    """
     chip, rng, count = built.container.machine.chip, np.random.default_rng(0), 0
     for region in _regions(built):
         ops = [op for op in decode(region.program, built.container.machine.isa).ops if type(op) in loaded.plugin.values]

@@ -28,8 +28,9 @@ class NormStream:
     """The tensors of one normalization that need the same type of codes.
 
     `output`: output of the normalization, which names it.
-    `tensors`: its steps on the chip, the sum that it reads, and what that is summed from; its output where a sum reads it.
-    `loss`: noise of codes over the power of the median row, added up over what it reads and what that is summed from.
+    `tensors`: the tensor that it reads, what that is summed from, its steps on the chip, and its output where a sum reads it.
+    `loss`: noise of codes over the power of the median row, added up over what it reads and what that is summed from. Only
+    float32 tensors of free type count, and no output of a norm.
     """
 
     output: str
@@ -40,9 +41,11 @@ class NormStream:
 def list_norm_streams(
     model: NormalModel, groups: Mapping[str, Sequence[str]], free: Collection[str], samples: Iterable[Sample], codes: int
 ) -> list[NormStream]:
-    """Return the norms whose tensors may have wider codes, in the order of loss, largest first. Each tensor is listed once.
+    """Return the norms whose tensors may have wider codes, in the order of loss, largest first.
 
-    `groups`: by the output of an operator, its tensors whose type is to be chosen.
+    Each tensor is listed once, by the first norm in the graph that has it, but counts in the loss of each norm. Norms
+    without tensors are left out.
+    `groups`: by the output of an operator, its tensors whose type is to be chosen, all of them free.
     `free`: tensors of the chip whose type nobody gives.
     `samples`: samples whose float values are measured, all in memory.
     `codes`: number of codes of the narrow type.

@@ -14,9 +14,10 @@ from quant.fidelity import POOR_COSINE, POOR_SQNR_DB
 from toolchain.report.fidelity import LOW_DB, SCORE_LEVELS, FidelityPart
 from toolchain.report.merge_steps import and_more, group_rows
 
+# A slice of unlike size that is POOR by its level counts as poor only from this ratio on; else it is a note.
 LOST_SIZE = 32.0  # docs/accuracy.md: so many times smaller an rms has 10 dB of codes of 8 bits for 4 times the larger
 HIDDEN_DB, HIDDEN_BELOW_DB = 20.0, 10.0  # docs/accuracy.md: of an index, and below the figure of its output
-UNLIKE_DB = 6.0  # docs/accuracy.md: an index that is so far below its output is named although all others are low
+UNLIKE_DB = 6.0  # docs/accuracy.md: of an axis whose indices are all low, the worst is named only so far below its output
 HIDDEN_VALUES = 12  # docs/accuracy.md: of an index: fewer may stand so far below by chance
 LOST_SAMPLE_DB = 0.0  # docs/accuracy.md: zeros would be as near to float
 
@@ -26,8 +27,8 @@ class PartVerdict:
     """A verdict on a part that is far from float, or on an output with indices that are.
 
     `kind`: what the part is to its output: `output`, `concat operand`, or `part` (a slice of unlike size).
-    `poor`: it matters; else `why` says what was seen instead.
-    `why`: why it may not matter, empty for a poor part.
+    `poor`: it is far from float and that matters.
+    `why`: why it may not matter; empty for a poor part, and for an output that is merely low.
     `hides`: an index is far below the figure of the output.
     `low`: text that names the indices of the output that are below LOW_DB, empty without any.
     """
@@ -68,8 +69,9 @@ def judge_parts(
 
     Behind them stand verdicts on outputs that are merely low, if no verdict names them. Parts that are near float get none.
 
-    `lost`: names of parts on whose way a single layer loses the signal.
-    `silent`: model tensors whose values 16 bits cannot hold.
+    `lost`: names of parts on whose way a single layer loses the signal. A part of low cosine and sufficient level is poor
+    if it is one of these.
+    `silent`: model tensors whose values 16 bits cannot hold. Nothing of them is poor or low.
     """
     slices = [s for part in outputs for s in part.list_slices()]
     kinds = (("output", outputs), ("concat operand", operands), ("part", slices))
@@ -149,7 +151,8 @@ def _find_harmless(part: FidelityPart, silent: Collection[str]) -> str:
 def output_lines(verdicts: Sequence[PartVerdict]) -> Iterator[tuple[PartVerdict, str]]:
     """Yield the worst verdict for each output with a sentence that names the others of its kind.
 
-    A warning is preferred to a note. A verdict that an earlier sentence covers is not repeated.
+    Notes on an output that has a warning are dropped, and so are verdicts of a kind other than that of the worst. A verdict
+    that an earlier sentence covers is not repeated.
     """
     visited = set[str]()
     outputs = dict.fromkeys(name for v in verdicts for name in v.part.outputs)

@@ -1,7 +1,8 @@
 """Explain which keys of the machine's YAML cut a convolution or matrix product into several instructions.
 
-The causes are read off the program's operations of the layer. Each sentence begins with the key and its value, or with "chosen
-for speed" where no key required the cut. The module report.bottlenecks adds them to what `--explain` prints.
+The causes are read off the program's operations of the layer. A sentence begins with the key and its value, or with "chosen
+for speed" where no key required the cut. Only one on groups may begin with their number. The module report.bottlenecks adds
+them to what `--explain` prints.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from toolchain.ops.kit.operator import Layer
 
 
 def explain_convolution_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any], ended: Sequence[MachineOp]) -> list[str]:
-    """Return the reasons why a convolution was cut into instructions, or runs its groups one by one; the list may be empty.
+    """Return the reasons why a convolution was cut into instructions, or how its groups run; the list may be empty.
+
+    Tiles of the output have a reason only where a memory or the accumulators are too small for all of it. They have none
+    where the stride is beyond its limit, which is a reason itself.
 
     `node`: a node with an IntegerConvolution.
-    `ops`: operations of the array that compute it, at least one.
+    `ops`: operations of the array that compute it, at least one; all Depthwise or none.
     `ended`: operations that write outputs, one a tile.
     """
     op = node.op
@@ -168,7 +172,10 @@ def _tiles(
 
 
 def explain_product_tiling(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
-    """Return the reasons why a matrix product is cut: limits, memories or accumulators; empty where nothing cuts it.
+    """Return the reasons why a matrix product is cut: limits, memories or accumulators; the list may be empty.
+
+    Memories are a reason for cut sums alone, not for rows and columns. Accumulators are one where they hold less than the
+    whole result.
 
     `ops`: the operations that compute the node, at least one.
     """

@@ -47,7 +47,7 @@ class Objective:
         return self.name if is_plain else f"{self.name} ({self.unit})"
 
     def of(self, metrics: Metrics) -> float | None:
-        """Return the value to be minimized (the negative of one to be maximized), or None where the build has none."""
+        """Return the value to be minimized (the negative of one to be maximized), or None where the build has none or NaN."""
         value = metrics.get(self.metric)
         if value is None or math.isnan(value):
             return None
@@ -88,7 +88,8 @@ def find_objectives(names: str) -> tuple[Objective, ...]:
 def collect_sweep_metrics(figures: Mapping[str, Any], file_bytes: int) -> dict[str, float | int | None]:
     """Return the metrics of a build of one set of shapes, by the names of METRICS; None for what is not known.
 
-    `figures`: those of `toolchain.api.Build`. The SQNR of random inputs means nothing and is None.
+    `figures`: those of `toolchain.api.Build`. The SQNR means nothing and is None where they were judged on random inputs.
+    `file_bytes`: size of the compiled file.
     """
     energy = figures["energy_pj"]
     is_real = figures["judged_on"] != "random inputs"
