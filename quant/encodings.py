@@ -61,7 +61,7 @@ def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Ran
     ignored. Types that the machine lacks are left out.
     `numerics`: of the machine; None: every entry is a range, and there are no types.
 
-    Raise ConfigError with every fault.
+    Raise ConfigError with every fault of the content; OSError where the file cannot be read or is too large.
     """
     try:
         data = json.loads(read_limited(path, ENCODINGS_BYTES))

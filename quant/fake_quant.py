@@ -25,10 +25,12 @@ def fake_quantized(model: onnx.ModelProto, quants: Mapping[str, Quant], numerics
     """Return a copy in which the tensors of `quants` are rounded to their codes and saturated, and constant weights too.
 
     `model`: opset 11 or newer, with weights as float initializers; it is not changed.
-    `quants`: scale and zero point by tensor, for codes of the machine's first activation type. Names outside the model are
-    ignored.
+    `quants`: scale and zero point by tensor, for codes of the machine's first activation type. Only inputs and outputs of
+    nodes of the main graph are rounded so; other names are ignored.
 
-    Rounding is to nearest, halves to even; the sums in between stay float32. Outputs keep their names.
+    Rounding is to nearest, halves to even; the sums in between stay float32. Outputs keep their names. Weights have the
+    machine's type, with a scale for each output channel where it has such scales, else one scale.
+    Raise CompileError for weights that are NaN or infinite.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -67,6 +69,7 @@ def list_stored_tensors(model: onnx.ModelProto) -> list[str]:
     """Return the tensors that reach memory as codes: inputs, then outputs of nodes, in graph order.
 
     Constants are left out, and so is a tensor that only one activation function reads, since it is fused to the producer.
+    Outputs of the graph are never left out.
     """
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:

@@ -23,7 +23,8 @@ _LARGEST_SUM = 2**62 - 1  # that int64 holds together with another
 class RaisedScale:
     """A record: the weights of `channel` got a scale `factor` times larger, so that its sums fit the accumulators.
 
-    `cause`: the bias did not fit, or the products by themselves did not.
+    `cause`: `products` where the channel's products by themselves did not fit. `bias` where only the bias did not, or where
+    the channel shares its scale with one that did not fit.
     """
 
     channel: int
@@ -38,7 +39,7 @@ class BiasQuant:
     `codes`: int32[oc] (int64 with weights in groups), at scale input x weight.
     `weight`: the weights that must be used with them; their scales may be larger than before.
     `peak`: int64[oc], the largest magnitude that the accumulator, or accumulator and bias together, can reach with any input.
-    `enlarged`: channels whose scale was enlarged, in order.
+    `enlarged`: channels whose scale was enlarged, in order; all of them where they share one scale.
     """
 
     codes: Array
@@ -65,8 +66,11 @@ def bias_quant(
 
     Where a channel's bias or products do not fit, its weight scale is enlarged and noted in `enlarged`. It is a power of two
     where the machine has only those. For a bias that costs nothing, since the weights' rounding stays far below a step of an
-    output that holds such a bias. Raise CompileError where the products alone would cost more than half of the weight's bits, or
-    where the bias is not oc finite numbers.
+    output that holds such a bias. In groups the channel's scale grows, and the integer scales of its groups shrink.
+    Raise CompileError where the bias is not oc finite numbers, or a channel whose products do not fit loses more than half of
+    its bits.
+    The loss includes the bias' share. The bits are the weight's; in groups they are those of the groups' scales.
+    Raise InternalError where 20 enlargements are not enough.
     """
     channels = w.shape[weight.axis]
     real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)
