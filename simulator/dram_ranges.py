@@ -21,7 +21,7 @@ class DramRangeKind(Enum):
     """The kinds of DRAM ranges; a value is the kind's name in messages.
 
     STATE: a tensor that lasts from one run to the next, read, and overwritten by design.
-    FOREIGN: memory of others, to which the program may not write.
+    FOREIGN: memory of others, to which the program may not write. It holds no data that the program knows.
     """
 
     CONSTANT = "constant"
@@ -33,7 +33,7 @@ class DramRangeKind(Enum):
 
 @dataclass(frozen=True)
 class DramRange:
-    """The bytes first .. last - 1 of DRAM. `name`: the tensor, for messages ("" for a constant)."""
+    """The bytes first .. last - 1 of DRAM. `name`: the tensor, for messages ("" where there is none, as of a constant)."""
 
     kind: DramRangeKind
     name: str
@@ -48,7 +48,7 @@ class DramRange:
 
 
 def get_initial_ranges(parts: Iterable[DramRange]) -> list[tuple[int, int]]:
-    """Return the ranges [first, last) that hold data before the program runs: constants, inputs and states."""
+    """Return the ranges [first, last) that hold data before the program runs: constants, inputs and states, in order."""
     return [(p.first, p.last) for p in parts if p.kind in (DramRangeKind.CONSTANT, DramRangeKind.INPUT, DramRangeKind.STATE)]
 
 
@@ -59,6 +59,7 @@ class ReadOnlyGuard:
     """
 
     def __init__(self, parts: Sequence[DramRange]):
+        """Take all ranges, which may overlap; outputs and states are not guarded."""
         read_only_parts = [p for p in parts if p.kind not in (DramRangeKind.OUTPUT, DramRangeKind.STATE) and p.first < p.last]
         self._parts = sorted(read_only_parts, key=lambda p: p.first)
         self._starts = [p.first for p in self._parts]
@@ -67,7 +68,10 @@ class ReadOnlyGuard:
             self._reach.append(max(part.last, self._reach[-1] if self._reach else 0))
 
     def overwritten(self, write: Access) -> DramRange | None:
-        """Return the first read-only range with a byte that the access writes, or None."""
+        """Return the read-only range of lowest address that shares a byte with a write, or None.
+
+        `write`: its bytes count as written, also those of an inexact access and of a read.
+        """
         if write.space != Space.DRAM:
             return None
         after = bisect_right(self._starts, write.end - 1)

@@ -21,7 +21,7 @@ Numbers = NDArray[np.int64]
 ARRAY_BITS = 48  # source: what the largest DRAM address needs
 INITIAL = 1  # source: an array, none of whose numbers is 0, which marks what is not written
 INITIAL_NUMBER = INITIAL << ARRAY_BITS
-MOST_ARRAYS = (1 << (63 - ARRAY_BITS)) - 1  # source: int64
+MOST_ARRAYS = (1 << (63 - ARRAY_BITS)) - 1  # source: int64; the largest identity
 _PAGE_BITS = 10  # a program's tiles are some KiB: measured, 512 B to 4 KiB are equally fast
 
 
@@ -54,7 +54,10 @@ class ValueNumbers:
         self._affine: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, Affine | None]] = {}
 
     def read(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int]) -> Numbers:
-        """Return the numbers of a box of bytes, int64[counts]; strides in bytes, that of the last dimension included."""
+        """Return the numbers of a box of bytes, int64[counts]; strides in bytes, that of the last dimension included.
+
+        The result is to be read only. It may be a view, which later writes change.
+        """
         first = address + sum(min(0, (n - 1) * s) for n, s in zip(counts, strides))
         end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
         view = self._view(space, address, counts, strides)
@@ -64,7 +67,10 @@ class ValueNumbers:
         return np.where(view == 0, initial, view) if self._last_write(space, first, end) else initial
 
     def write(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int], numbers: Numbers) -> None:
-        """Let a box of bytes hold the values of these numbers."""
+        """Let a box of bytes hold the values of these numbers, which are broadcast to its shape.
+
+        Where the number is 0, a byte has its initial number again, as if it was never written.
+        """
         self._view(space, address, counts, strides)[...] = numbers
         self._writes += 1
         end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
@@ -82,7 +88,10 @@ class ValueNumbers:
         return affine
 
     def list_written(self) -> tuple[Numbers, Numbers]:
-        """Return (addresses, numbers), int64[n] each: the bytes of the DRAM that were written, in order, and what they hold."""
+        """Return (addresses, numbers), int64[n] each: the bytes of the DRAM that were written, in order, and what they hold.
+
+        Bytes to which 0 was written are left out.
+        """
         pages = np.flatnonzero(self._last_writes[0])
         addresses = ((pages << _PAGE_BITS)[:, None] + np.arange(1 << _PAGE_BITS)).ravel()
         addresses = addresses[addresses < self._numbers[0].size]
@@ -110,7 +119,7 @@ def box_of(access: Access) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def fit_affine(numbers: Numbers) -> Affine | None:
-    """Return the affine form of numbers of one array, or None where they have none."""
+    """Return the affine form of numbers; None where they have none, are of several arrays, or mark no value."""
     origin = (0,) * numbers.ndim
     first = int(numbers[origin])
     steps = tuple(int(numbers[(*origin[:k], 1, *origin[k + 1 :])]) - first if n > 1 else 0 for k, n in enumerate(numbers.shape))

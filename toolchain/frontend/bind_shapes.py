@@ -1,4 +1,4 @@
-"""Bind every dimension of a model's inputs to a number: by the model, by `--shape`, or a lone open batch dimension by 1.
+"""Bind every dimension of a model's inputs to a number: by the model, by `--shape`, or a lone open dimension 0 by 1.
 
 This comes before the nodes are imported, whose shapes then follow by inference. `length_warnings` looks at the imported
 graph: it names sequences that have one step because a dimension that nobody bound was taken as 1.
@@ -37,16 +37,21 @@ class BoundInputs:
     assumed: tuple[str, ...] = ()
 
     def without(self, names: Collection[str]) -> BoundInputs:
-        """Return a copy without the inputs of these names, which became constants; notes and `assumed` stay."""
+        """Return a copy without the types of these inputs, which became constants.
+
+        `notes` and `assumed` stay, so `assumed` may name an input that has no type.
+        """
         return replace(self, types={n: t for n, t in self.types.items() if n not in names})
 
 
 def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
     """Bind every dimension of every input to a number; initializers are no inputs.
 
-    Where dimension 0 alone is open, it is taken as 1, with a note.
-    Raise CompileError where another dimension is open, a shape contradicts the model, or an input is no tensor or too large.
-    `shapes`: the complete shape by input name. A name shared by dimensions binds them all.
+    Where dimension 0 alone is open, it is taken as 1, with a note. Its name then is 1 in later inputs too, not in earlier
+    ones: an earlier input with the name at another axis is refused.
+    Raise CompileError where another dimension is open, a shape contradicts the model or names no input, or an input is no
+    tensor or too large.
+    `shapes`: the complete shape by input name. They bind dimensions of the same name in all inputs that have no shape here.
     """
     initializers = {i.name for i in graph.initializer}
     inputs = [i for i in graph.input if i.name not in initializers]
@@ -130,7 +135,8 @@ def bind_dims(
 ) -> tuple[int, ...]:
     """Return the shape of an input for which the user gave none. Raise CompileError where it is open beyond dimension 0.
 
-    `values`: sizes by dimension name. `notes`, `assumed` and `values` gain what is assumed of dimension 0.
+    `dims`: as in the model; None without a rank, which is refused. `values`: sizes by dimension name.
+    `notes`, `assumed` and `values` gain what is assumed of dimension 0, so that later calls see it.
     """
     if dims is None:
         raise refuse(f'input "{name}"', "the model gives it no shape", f"bind it: --shape {name}=1,3,224,224")
@@ -154,6 +160,7 @@ def bind_dims(
 
 
 def show(dims: Sequence[Dim]) -> str:
+    """Return dimensions as text, such as `[N, 3, ?]`."""
     return f"[{', '.join(map(str, dims))}]"
 
 

@@ -108,6 +108,7 @@ class AccumulatorUse(NamedTuple):
 def merge_runs(inner: int, counts: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
     """Return (bytes of the contiguous run, (count, stride) of each dimension around it, the innermost first).
 
+    Dimensions that continue the run are merged into it, not into one another; `Access.block` does both.
     `inner`: contiguous bytes of an element. `counts`, `strides`: outermost first.
     """
     run = inner

@@ -28,7 +28,7 @@ class Allocation:
     `low`, `high`: low <= base, base + size_bytes <= high; high None: no upper end.
     `fixed`: the base is `low`.
     `bank_bytes`: it does not cross a multiple of this (0: it may).
-    `must_not_share`: names of buffers with which it shares no bank while both are live.
+    `must_not_share`: names of buffers with which it shares no bank while both are live. Joined buffers have none.
     """
 
     start: int
@@ -49,7 +49,10 @@ class Allocation:
         return len(self.parts) == 1 and not (self.low or self.fixed or self.bank_bytes) and self.high is None
 
     def lowest_base(self, address: int) -> int:
-        """Return the lowest base from `address` on that alignment, region and bank allow. `high` is not looked at."""
+        """Return the lowest base from `address` on that alignment, region and bank allow. `high` is not looked at.
+
+        A fixed item has one legal base, `low`. Beyond it `address` is returned, which `high` forbids.
+        """
         if self.fixed:
             return max(address, self.low)
         at = max(address, self.low)
@@ -67,8 +70,9 @@ def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bo
     Buffers of no bytes are left out: any legal address will do, which the caller gives them.
     `by_name`: buffers that `check_buffers` has passed.
     `take_rights`: each `in_place_of` is taken where nothing else would be overlapped.
-    `legal`: False takes all of them, legal or not: no plan, but a valid lower bound of every choice of rights.
-    Raise InvalidBuffers where joined buffers contradict one another in alignment, bank or fixed address.
+    `legal`: False takes all rights between buffers that are live at once, legal or not. The result is no plan, but a valid
+    lower bound of every choice of rights. Without `take_rights` it does not matter.
+    Raise InvalidBuffers where joined buffers contradict one another in alignment or fixed address, or one has bank_bytes.
     """
     if not any(b.view_of or b.in_place_of for b in by_name.values()):
         return [_single(b) for b in by_name.values() if b.size_bytes]
