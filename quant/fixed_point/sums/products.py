@@ -5,7 +5,7 @@
 `ONNXRUNTIME`: MatMulInteger, 8-bit operands (int16 left operands as two 8-bit halves). A self-test at first use finds CPUs whose
 u8s8 kernel saturates (AVX2 without VNNI); there the u8u8 kernel is used.
 `FLOAT32`, `FLOAT64`: BLAS, where the largest possible sum lies within 2**24 or 2**53.
-`INT64`: numpy, always exact modulo 2**64.
+`INT64`: numpy, exact modulo 2**64; forced, it is refused where sums may leave int64.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Matrix:
 
     @cached_property
     def column_sums(self) -> Array:
-        """The sums of values - zero_point over k, int64[n], for 8-bit values and k below 65,793."""
+        """The sums of values - zero_point over k, int64[n], for 8-bit values with zero points that are codes of their type.
+
+        They are exact for k below 8,421,505, where 255 k leaves int32.
+        """
         ones = np.ones((1, self.values.shape[0]), np.uint8)
         return matmul_integer().run(ones, self, 0)[0].astype(np.int64)
 
@@ -132,7 +135,7 @@ def choose_method(a: Array, a_zero_point: int, b: Matrix) -> ProductMethod:
         halves <= 2
         and b.values.dtype.itemsize == 1
         and _cost(ProductMethod.ONNXRUNTIME, macs * halves, elements) < lowest
-        and _sums_fit(a)
+        and a.shape[1] <= _most_products(b)
         and b.zero_point_fits
     ):
         best = ProductMethod.ONNXRUNTIME
@@ -151,16 +154,20 @@ def largest_sum(a: Array, a_zero_point: int, b: Matrix) -> int:
     return max(highest - a_zero_point, a_zero_point - lowest) * b.largest * a.shape[1]
 
 
-def _sums_fit(a: Array) -> bool:
-    """Return whether 8-bit products of this depth stay inside int32 (k below 65,793)."""
-    return a.shape[1] * 255 * 128 < 1 << 31
+def _most_products(b: Matrix) -> int:
+    """Return the largest k at which the int32 sums of onnxruntime are exact: codes of a, less a zero point, reach 255.
+
+    It is 65,793 for int8 b with zero point 0, and 33,025 where values and zero point of b span 255.
+    """
+    return ((1 << 31) - 1) // (255 * max(1, b.largest))
 
 
 def product(a: Array, b: Matrix, *, a_zero_point: int = 0, wide: bool, method: ProductMethod | None = None) -> Array:
     """Return (a - a_zero_point) @ (b - b.zero_point) for a: int8, uint8 or int16 [m, k].
 
-    `wide`: the result is int64[m, n], exact; else int32[m, n], wrapped modulo 2**32.
-    `method`: None: the cheapest exact one. Raise FixedPointError where a forced method is not exact.
+    `wide`: the result is int64[m, n], exact while sums fit int64; else int32[m, n], wrapped modulo 2**32.
+    `method`: None: the cheapest exact one. Raise FixedPointError where sums may exceed what a forced method computes exactly.
+    An array `a` of another library than numpy goes to `foreign_product`, whatever `method` says.
     """
     if is_foreign(a):
         return foreign_product(a, b.values, a_zero_point, b.zero_point, wide)
@@ -210,10 +217,12 @@ def _sum_in_float64(a: Array, b: Array, largest_a: int, largest_b: int) -> Array
 def _require_exact(a: Array, b: Matrix, a_zero_point: int, method: ProductMethod) -> None:
     """Raise FixedPointError where sums may exceed what the method computes exactly."""
     if method is ProductMethod.ONNXRUNTIME:
-        if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1 or not _sums_fit(a):
+        named = f"product by onnxruntime: {a.dtype}[{a.shape[0]}, {a.shape[1]}] by {b.values.dtype}"
+        if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1:
+            raise FixedPointError(f"{named}; needs 8-bit operands (or int16 left); leave method to be chosen")
+        if a.shape[1] > (most := _most_products(b)):
             raise FixedPointError(
-                f"product by onnxruntime: {a.dtype}[{a.shape[0]}, {a.shape[1]}] by {b.values.dtype}; needs 8-bit "
-                f"operands (or int16 left) and k below 65793; leave method to be chosen"
+                f"{named} that reaches {b.largest} off its zero point; needs k of at most {most}; leave method to be chosen"
             )
         return
     bound = {ProductMethod.FLOAT32: 1 << 24, ProductMethod.FLOAT64: 1 << 53, ProductMethod.INT64: 1 << 63}[method]
@@ -282,7 +291,8 @@ class MatMulInteger:
     def run(self, a: Array, b: Matrix, a_zero_point: int) -> Array:
         """Return sum (a - a_zero_point) (b - b.zero_point) as int32[m, n], modulo 2**32, for a: uint8[m, k].
 
-        Raise FixedPointError where a zero point of b does not fit its type.
+        `a_zero_point`: 0..255; numpy raises OverflowError for others.
+        Raise FixedPointError where a zero point of b is no code of the values' type.
         """
         values = b.signed8 if self.signed else b.unsigned8
         zero = b.zero_point

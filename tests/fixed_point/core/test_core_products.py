@@ -20,6 +20,7 @@ from quant.fixed_point import (
     conv2d,
     conv_transpose2d,
     matmul,
+    product,
 )
 from quant.fixed_point.sums import products as products_module
 from quant.fixed_point.sums.sessions import make_product_model
@@ -140,6 +141,27 @@ def test_matmul(seed, a_type, b_type, sizes, extreme) -> None:
         for bits in (32, 40, 16):
             got = matmul(a, b, a_zero_point=za, b_zero_point=zb, bias=bias, accumulator_bits=bits, method=method)
             np.testing.assert_array_equal(got, exact.wrap(want, bits), err_msg=f"{method} {bits}")
+
+
+@pytest.mark.parametrize("k", [33_025, 33_026, 40_000, 65_793, 65_794])
+@pytest.mark.parametrize(
+    ("a", "a_zero"),
+    [(np.uint8(255), 0), (np.int8(127), -128), (np.int16(32767), 0), (np.int16(-32768), 32767), (np.uint8(255), 300)],
+)
+@pytest.mark.parametrize(
+    ("b", "b_zero", "most"), [(np.uint8(255), 0, 33_025), (np.int8(127), -128, 33_025), (np.int8(-128), 0, 65_793)]
+)
+def test_deep_wide_products_are_exact(k, a, a_zero, b, b_zero, most) -> None:
+    """Onnxruntime sums in int32, so it is neither chosen nor forced where the deepest sums of these types leave it."""
+    left, right = np.full((70, k), a), Matrix(np.full((k, 2), b), b_zero)
+    want = (int(a) - a_zero) * (int(b) - b_zero) * k
+    assert (product(left, right, a_zero_point=a_zero, wide=True) == want).all()
+    forced = {"a_zero_point": a_zero, "wide": True, "method": ProductMethod.ONNXRUNTIME}
+    if k <= most:
+        assert (product(left, right, **forced) == want).all()
+        return
+    with pytest.raises(FixedPointError, match=f"off its zero point; needs k of at most {most}; leave method to be chosen"):
+        product(left, right, **forced)
 
 
 def test_matmul_broadcasts() -> None:
