@@ -70,6 +70,20 @@ def test_a_batch_of_unknown_size_is_none(tmp_path: Path) -> None:
     assert loaded.notes == ('input "x": dimension 0 (N) is dynamic and not bound; taken as 1',) and not loaded.warnings
 
 
+@pytest.mark.parametrize("steps", [1, "T"])
+def test_an_input_of_unknown_size_that_the_data_binds(steps: int | str) -> None:
+    """The input `sizes` becomes a constant, which no `--shape` can lengthen."""
+    text = f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[{steps},1,3] x, float[1] z, int64[n] sizes, float[1,4,3] w, float[1,4,4] r) => (float[L,1,1,4] y, float[m] e) {{
+            y = RNN <hidden_size = 4> (x, w, r) e = Expand(z, sizes) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.node[0].name = "cell"
+    weights = {"w": (".5",) * 12, "r": (".5",) * 16}
+    sample = {"x": np.zeros((1, 1, 3), np.float32), "z": np.ones(1, np.float32), "sizes": np.array([5])}
+    built = build(model, BuildOptions("transformer64", calibration=[sample] * 2, values=weights))
+    assert any(WARNED.format("cell (RNN)", "1,3") == warning for warning in built.warnings) == (steps == "T")
+
+
 @pytest.mark.parametrize("lengths", [(4, 9), (9, 4), (4, 1)])
 def test_entries_of_several_lengths_have_the_ranges_of_the_first(lengths: tuple[int, int], tmp_path: Path) -> None:
     """Steps that the first has not have the ranges and types of those that it has."""

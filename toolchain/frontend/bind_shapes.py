@@ -37,11 +37,9 @@ class BoundInputs:
     assumed: tuple[str, ...] = ()
 
     def without(self, names: Collection[str]) -> BoundInputs:
-        """Return a copy without the types of these inputs, which became constants.
-
-        `notes` and `assumed` stay, so `assumed` may name an input that has no type.
-        """
-        return replace(self, types={n: t for n, t in self.types.items() if n not in names})
+        """Return a copy without the inputs of these names, which became constants; their notes stay."""
+        types = {n: t for n, t in self.types.items() if n not in names}
+        return replace(self, types=types, assumed=tuple(n for n in self.assumed if n not in names))
 
 
 def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
