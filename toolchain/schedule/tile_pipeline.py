@@ -9,7 +9,7 @@ touched it.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from itertools import repeat, takewhile
+from itertools import repeat
 from typing import NamedTuple
 
 from toolchain.hw.unit_map import Unit
@@ -24,7 +24,7 @@ from toolchain.schedule.queues import PlannedQueues, QueueCost
 from toolchain.schedule.stripes import BufferReset, BufferShift, shift_boxes
 from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
 
-SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by role and memory: of each slot of the ring
+SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by key (r0, b0, w, ...) and memory of a ring: where each slot is
 
 
 class HoistedRange(NamedTuple):
@@ -84,13 +84,16 @@ class PrefetchQueue(NamedTuple):
     pieces: Sequence[Piece]
 
     def iterate_pieces(self, visited: Sequence[Sequence[TileTask] | int]) -> Iterator[Piece]:
-        """Yield a piece for each tile that is timed: its own, or the mean piece.
+        """Yield what is fetched after the loads of each tile that is timed.
 
-        Each tile has its own where no tile behind the first mark of a repeat has one. The mean piece is yielded without
-        end.
+        These are the pieces themselves where only tiles before the first mark fetch; else each tile fetches the mean of all.
         `visited`: the groups of tiles that are timed; integers mark repeats (`schedule.sampling`).
         """
-        first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
+        first = 0  # tiles before the first mark
+        for tiles in visited:
+            if isinstance(tiles, int):
+                break
+            first += len(tiles)
         if not any(self.pieces[first:]):
             return iter(self.pieces)
         mean = sum(size for piece in self.pieces for _, size in piece) // len(self.pieces)
