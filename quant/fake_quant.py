@@ -6,6 +6,7 @@ Running it in onnxruntime shows what the scales alone cost, before anything is c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +17,7 @@ from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import weight_quant
 from toolchain.ir.graph import Quant
 
-# Operators with constant weights: input 1, and the axis of the output channels.
-_WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": None, "MatMul": -1}
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})  # operators whose input 1 is rounded where it is constant
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish"})
 
 
@@ -25,12 +25,12 @@ def fake_quantized(model: onnx.ModelProto, quants: Mapping[str, Quant], numerics
     """Return a copy in which the tensors of `quants` are rounded to their codes and saturated, and constant weights too.
 
     `model`: opset 11 or newer, with weights as float initializers; it is not changed.
-    `quants`: scale and zero point by tensor, for codes of the machine's first activation type. Only inputs and outputs of
-    nodes of the main graph are rounded so; other names are ignored.
+    `quants`: scale and zero point by tensor, for codes of the machine's first activation type. Names outside the model are
+    ignored, and so are initializers and tensors of subgraphs.
 
-    Rounding is to nearest, halves to even; the sums in between stay float32. Outputs keep their names. Weights have the
-    machine's type, with a scale for each output channel where it has such scales, else one scale.
-    Raise CompileError for weights that are NaN or infinite.
+    Weights have a scale for each output channel where the machine has such scales, else one; groups of neighbours are not made.
+    Rounding is to nearest, halves to even; the sums in between stay float32. Outputs keep their names.
+    Raise CompileError for weights that are not finite.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -88,14 +88,22 @@ def list_stored_tensors(model: onnx.ModelProto) -> list[str]:
 
 
 def _round_weights(node: onnx.NodeProto, weight: onnx.TensorProto, numerics: Numerics) -> None:
-    """Replace an initializer by its values rounded with a scale for each output channel."""
+    """Replace an initializer by its values rounded with a scale for each output channel, or with one scale for all of them."""
     w = numpy_helper.to_array(weight)
-    axis = _WEIGHTED[node.op_type]
-    if axis is None:
-        transposed = next((a.i for a in node.attribute if a.name == "transB"), 0)
-        axis = 0 if transposed else 1
-    rounded = weight_quant(w, axis, numerics, name=weight.name).dequantize().astype(w.dtype)
+    attributes = {a.name: a.i for a in node.attribute}
+    if node.op_type == "ConvTranspose":  # [ic, oc / groups, ...]: the output channels of a group are on axis 1
+        grouped = w.reshape(attributes.get("group", 1), -1, *w.shape[1:]).swapaxes(1, 2)
+        rows = grouped.reshape(-1, *grouped.shape[2:])
+        rounded = _round(rows, 0, weight.name, numerics).reshape(grouped.shape).swapaxes(1, 2).reshape(w.shape)
+    else:
+        axes = {"Conv": 0, "Gemm": 0 if attributes.get("transB") else 1, "MatMul": -1}
+        rounded = _round(w, axes[node.op_type], weight.name, numerics)
     weight.CopyFrom(numpy_helper.from_array(rounded, weight.name))
+
+
+def _round(w: NDArray[Any], axis: int, name: str, numerics: Numerics) -> NDArray[Any]:
+    """Return weights rounded to their codes and back, with the channels of the scales on `axis`."""
+    return weight_quant(w, axis, numerics, name=name).dequantize().astype(w.dtype)
 
 
 def _rounding_nodes(source: str, target: str, quant: Quant, numerics: Numerics, graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -131,6 +131,21 @@ def test_parameters_keep_a_small_network(numerics: Numerics, least_db: float) ->
     assert sqnr_db(np.stack(runs[0]), np.stack(runs[1])) > least_db
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_each_output_channel_of_fake_quantized_weights_has_a_scale(op: str, groups: int) -> None:
+    """Channels grow tenfold each, so a scale that two of them share would round one of them to nothing."""
+    gains = 10.0 ** np.arange(4)
+    w = np.random.default_rng(0).normal(size=(4, 6 // groups, 3, 3)) * gains[:, None, None, None]  # [oc, ic / groups, 3, 3]
+    stored = np.concatenate([part.swapaxes(0, 1) for part in np.split(w, groups)]) if op == "ConvTranspose" else w
+    proto = model([node(op, "x w", "y", group=groups)], {"x": [1, 6, 8, 8]}, ["y"], {"w": stored.astype(np.float32)})
+    rounded = onnx.numpy_helper.to_array(fake_quantized(proto, {}, EDGE).graph.initializer[0])
+    if op == "ConvTranspose":
+        rounded = np.concatenate([part.swapaxes(0, 1) for part in np.split(rounded, groups)])
+    steps = abs(w).max(axis=(1, 2, 3)) / 127
+    assert (abs(rounded - w).max(axis=(1, 2, 3)) < 0.51 * steps).all()
+
+
 def _run(proto: onnx.ModelProto, sample) -> np.ndarray:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(["y"], sample)[0])
