@@ -22,6 +22,7 @@ from toolchain.isa import load_machine
 from toolchain.ops.kit.window import Window
 from toolchain.report.bounds.first_use import count_met
 from toolchain.report.bounds.release_bound import LoadChannel, WaitingLayers, bound_releases
+from toolchain.report.figure_types import RegionBound
 
 
 @dataclass(frozen=True)
@@ -164,3 +165,4 @@ def test_weights_behind_a_global_pool_come_after_the_layers_in_front_of_it(tmp_p
     assert region["cycles"] == figures["bounds"]["cycles"] == uses["first"] + late
     assert region["behind"] == "last" and region["by"] == "last and what is behind it"
     assert region["cycles"] > max(region["uses"].values())
+    assert region.keys() == RegionBound.__annotations__.keys()

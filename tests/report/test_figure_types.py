@@ -45,6 +45,7 @@ def figures(**options: Any) -> Any:
         {"calibration": {"x": IMAGES}, "host_nodes": ("Sin",), "sram_curve": True},
         {"calibration": {"x": IMAGES[:4]}, "repair": "none", "level": 0, "explain": True},
         {"level": 0},
+        {"level": 0, "calibration": {"x": IMAGES[:4]}, "repair": "none", "judge": lambda: ({"x": x[None]} for x in IMAGES[:3])},
     ],
 )
 def test_the_keys_of_a_build_are_those_of_the_page(options: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Define the types of a build's figures, which are the keys of the JSON report; docs/figures.md is generated from them.
 
 `report.metrics` and `report.accuracy` fill them. `BuildFigures` is one build, `EntriesFigures` one with several sets of input
-shapes. `Attribution` holds cycles by unit and cause, some causes split further.
+shapes. `Attribution` holds cycles by unit and cause, some causes split further. A level in dB is null where it is not finite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class RegionBound(TypedDict):
     """The fewest cycles of one region."""
 
     cycles: Annotated[int, "The fewest cycles."]
-    by: Annotated[str, "The unit that needs them."]
+    by: Annotated[str, "The unit that needs them, `none`, or `LAYER and what is behind it` where these wait for others."]
+    behind: NotRequired[Annotated[str, "That layer; only of a region where waiting is the bound."]]
     uses: Annotated[dict[str, int], "By unit, the cycles that its work takes."]
 
 
@@ -88,11 +89,11 @@ class LayerFigures(LayerTypes):
     op: Annotated[str, "Its operator on the chip."]
     sources: Annotated[list[str], "Nodes of the model that it stands for."]
     steps_of: Annotated[str | None, "The tensor of all steps, where it is a step of a sequence."]
-    engine: Annotated[str, "The engine that works longest for it."]
+    engine: Annotated[str, "Its engines, as `conv x2`: the arrays that work for it, else vector engines, else DMA."]
     cycles: Annotated[int, "Cycles of the run that are its own."]
     macs: Annotated[int, "Products."]
     busy_macs: Annotated[int, "Products that its arrays could make while they worked."]
-    bound_by: Annotated[str, "The unit that works longest for it."]
+    bound_by: Annotated[str, "The engine of the unit that works longest for it; `none` where none works."]
     segment: Annotated[int, "Index of its segment."]
     operations: Annotated[list[int] | None, "First and last operation; null without operations."]
     attribution: Annotated[Attribution | None, "By unit, where the layer's cycles went; null without times."]
@@ -107,14 +108,14 @@ class NodeFigures(LayerTypes):
 
     node: Annotated[str, "Its name."]
     op: Annotated[str, "Its operator."]
-    engine: Annotated[str, "Engine, `host`, or `none` where it is folded away."]
-    layer: Annotated[str | None, "The layer that computes it."]
-    cycles: Annotated[int | None, "Cycles of that layer."]
+    engine: Annotated[str, "Engines of its layer, `host`, or `none` where it is folded away."]
+    layer: Annotated[str | None, "The layer that computes it; null without one."]
+    cycles: Annotated[int | None, "Cycles of that layer; null on the host, 0 where it is folded away."]
     reason: Annotated[str, "Why it is there, or costs what it does."]
     made_by: Annotated[str, "`model` or `compiler`."]
     steps_of: Annotated[str | None, "As of the layer."]
-    segment: Annotated[int | None, "Index of its segment."]
-    operations: Annotated[list[int] | None, "First and last operation."]
+    segment: Annotated[int | None, "Index of its segment; null without a layer."]
+    operations: Annotated[list[int] | None, "First and last operation; null without operations."]
 
 
 class BufferUse(TypedDict):
@@ -140,7 +141,7 @@ class HostFigures(TypedDict):
     nodes: Annotated[int, "Their nodes."]
     macs: Annotated[int, "Their products."]
     mac_share: Annotated[float, "Their share of all products."]
-    crossings: Annotated[int, "Tensors that cross between host and chip."]
+    crossings: Annotated[int, "Tensors that cross between host and chip, without the model's inputs and outputs."]
     crossing_bytes: Annotated[int, "Bytes of these."]
     seconds: Annotated[float, "Time of all of this by the machine's `host` ([machine.md](machine.md#the-hosts-price))."]
 
@@ -165,7 +166,7 @@ class OutputSlice(TypedDict):
     """A slice of an output that is judged by itself."""
 
     part: Annotated[str, "The slice, such as `y[:, 0]`."]
-    sqnr_db: Annotated[float | None, "SQNR; null where it is exact."]
+    sqnr_db: Annotated[float | None, "SQNR; null where it is not finite, as where the slice is exact."]
     rms: Annotated[float, "Root mean square in float."]
 
 
@@ -173,7 +174,7 @@ class OutputFigures(TypedDict):
     """An output, or an operand of a Concat, against float."""
 
     name: Annotated[str, "Its name."]
-    sqnr_db: Annotated[float | None, "SQNR over all samples; null where it is exact."]
+    sqnr_db: Annotated[float | None, "SQNR over the judged samples; null where it is not finite, as where the output is exact."]
     cosine: Annotated[float | None, "Cosine with float's."]
     exact: Annotated[bool, "Whether it equals float's."]
     varying_sqnr_db: Annotated[float | None, "SQNR of what varies from sample to sample, where most does not."]
@@ -195,18 +196,18 @@ class LayerErrorFigures(LayerTypes):
     """One of the layers that lose most ([accuracy.md](accuracy.md))."""
 
     layer: Annotated[str | None, "Its node; null for a tensor that enters a region."]
-    op: Annotated[str, "Its operator."]
+    op: Annotated[str, "Its operator; `host` or `input` for a tensor that enters a region."]
     nodes: Annotated[list[str], "Nodes of the model."]
     tensor: Annotated[str, "Its tensor."]
     alone_db: Annotated[float | None, "SQNR, fed with float's tensors."]
     own_db: Annotated[float | None, "SQNR of the rounding of its tensor."]
-    accumulated_db: Annotated[float | None, "SQNR in the network."]
-    weights_db: Annotated[float | None, "SQNR of rounded weights."]
+    accumulated_db: Annotated[float | None, "SQNR in the network's own run; null also where that was not measured."]
+    weights_db: Annotated[float | None, "SQNR of rounded weights; null also without weights or where that was not measured."]
     activations_db: Annotated[float | None, "SQNR of the rest."]
     at_int16_db: Annotated[float | None, "SQNR alone, with 16 bits for 8."]
-    clipped_share: Annotated[float | None, "Share of its values outside its codes."]
-    effect_db: Annotated[float | None, "The worst output where this error alone is put into float."]
-    cause: Annotated[str | None, "The cause."]
+    clipped_share: Annotated[float | None, "Share of its values outside its codes, 0 to 1."]
+    effect_db: Annotated[float | None, "The worst output with this error alone put into float; null also where untried."]
+    cause: Annotated[str | None, "The cause; null before a diagnosis."]
     why: Annotated[str, "What was measured of the cause."]
     position: Annotated[int, "Place in the order of the network."]
     remedy: Annotated[str, "What helps, as tried; empty without a trial."]
@@ -243,7 +244,7 @@ class RepairStepFigures(TypedDict):
     kept: Annotated[bool, "Whether it was kept."]
     why: Annotated[str, "Why, or why not."]
     before_db: Annotated[float, "SQNR on held-out samples before it."]
-    after_db: Annotated[float | None, "The same after it; null where it changes nothing."]
+    after_db: Annotated[float | None, "The same after it; null where it changed nothing or the machine cannot express it."]
     notes: Annotated[list[str], "What it says of itself."]
     layers: Annotated[list[LayerGain], "Gains by layer."]
 
@@ -311,9 +312,9 @@ class BuildFigures(TypedDict):
     outputs: Annotated[list[OutputFigures], "Outputs against float."]
     concats: Annotated[list[OutputFigures], "Operands of Concats at outputs, against float."]
     poor_parts: Annotated[list[PartVerdict], "Parts that are poor, or look so."]
-    judged_on: Annotated[str, "What the samples are: of calibration, held out, of `--judge`, or random."]
+    judged_on: Annotated[str, "Samples: `calibration`, `held out`, `calib`, `judge`, `repeated` of an entry, `random inputs`."]
     judged_samples: Annotated[int, "Samples that were judged."]
-    samples_to_judge: Annotated[int, "Samples that there are."]
+    samples_to_judge: Annotated[int | None, "Samples that there are; null where the data do not tell."]
     sample_sqnr_db: Annotated[list[float | None], "By sample, SQNR of the output that suffers most."]
     worst_layers: Annotated[list[LayerErrorFigures], "Layers that lose most."]
     worst_samples: Annotated[int, "Samples on which these were found."]
