@@ -223,6 +223,65 @@ def test_a_view_leaves_room_until_it_is_written() -> None:
     assert not validate(buffers, plan)
 
 
+def test_a_view_off_the_grain_may_lie_in_padding() -> None:
+    buffers = [
+        buffer
+        for k in "12"
+        for buffer in (
+            Buffer(f"root{k}", 0, 1, 128, 64),
+            Buffer(f"view{k}", 1, 2, 88, view_of=f"root{k}", offset_bytes=40),
+            Buffer(f"small{k}", 1, 2, 40, 64),
+        )
+    ]
+    assert place(buffers, 256, effort_nodes=0).peak_bytes == 256
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (Buffer("old", 0, 2, 64, fixed_address=0), Buffer("new", 1, 3, 64, fixed_address=64, in_place_of="old")),
+        (Buffer("old", 0, 2, 64, bank_bytes=256), Buffer("new", 1, 3, 64, in_place_of="old")),
+        (
+            Buffer("old", 0, 2, 8, view_of="root", offset_bytes=4),
+            Buffer("new", 1, 3, 8, alignment_bytes=8, in_place_of="old"),
+        ),
+    ],
+)
+def test_a_right_that_cannot_be_taken_is_not(old: Buffer, new: Buffer) -> None:
+    buffers = [Buffer("root", 0, 2, 64), old, new]
+    assert not validate(buffers, place(buffers))
+
+
+def test_a_right_that_is_not_taken_binds_nobody() -> None:
+    buffers = [Buffer("old", 0, 2, 4, fixed_address=100), Buffer("new", 1, 3, 64, in_place_of="old")]
+    assert place(buffers, 128).peak_bytes == 104
+
+
+def test_no_proof_without_a_search() -> None:
+    buffers = make_boxed_buffers(477)
+    with pytest.raises(DoesNotFit) as refusal:
+        place(buffers, effort_nodes=0)
+    assert (refusal.value.proved, refusal.value.capacity_bytes) == (False, None)
+    assert str(refusal.value).startswith("any capacity: none found in 0 nodes; ")
+    assert not validate(buffers, place(buffers))
+
+
+def test_a_region_too_small_for_two_is_proved() -> None:
+    with pytest.raises(DoesNotFit) as refusal:
+        place([Buffer(name, 0, 2, 64, region=(0, 100)) for name in "ab"])
+    assert refusal.value.proved
+
+
+def make_boxed_buffers(seed: int) -> list[Buffer]:
+    """Return random buffers that all lie in one region, which has room for the live ones of every step."""
+    rng = random.Random(seed)
+    top, buffers = rng.randint(12, 40), list[Buffer]()
+    for k in range(rng.randint(5, 14)):
+        start = rng.randint(0, 6)
+        buffers.append(Buffer(f"b{k}", start, start + rng.randint(1, 6), rng.randint(2, 9), region=(0, top)))
+    return buffers
+
+
 def test_no_buffers() -> None:
     assert place([]) == Placement({}, 0, 0, True, 0)
 
@@ -255,6 +314,10 @@ def test_does_not_fit_says_why() -> None:
             f"the buffers take {(1 << 60) + 2} bytes together; addresses end at {1 << 60}",
         ),
         ([Buffer("a", 0, 1, 4, 8, 12)], "buffer a: fixed address 12 is no multiple of its alignment 8"),
+        (
+            [Buffer("a", 0, 1, 64, 64), Buffer("b", 0, 1, 8, fixed_address=10, view_of="a")],
+            "buffer a: the fixed address of a view puts it at 10, against the alignment 64 of the buffers joined with it",
+        ),
         ([Buffer("a", 0, 1, 9, bank_bytes=8)], "buffer a: size 9 is larger than its bank of 8 bytes"),
         ([Buffer("a", 0, 1, 9, region=(4, 8))], "buffer a: size 9 does not fit its region [4, 8)"),
         ([Buffer("a", 0, 1, 9, view_of="b")], "buffer a: refers to b, which is not among the buffers"),

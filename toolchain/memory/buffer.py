@@ -19,6 +19,7 @@ class InvalidBuffers(ValueError):
 class DoesNotFit(Exception):
     """No plan within the capacity was found, or none exists.
 
+    `capacity_bytes`: None: no capacity was given, and fixed addresses, regions or banks leave no plan of any peak.
     `bound_bytes`: proved lower bound of the peak.
     `best_peak_bytes`: the smallest peak found, above the capacity; None where the search found no plan at all.
     `step`, `live`: the step with most live bytes, and the buffers live at it.
@@ -27,7 +28,7 @@ class DoesNotFit(Exception):
 
     def __init__(
         self,
-        capacity_bytes: int,
+        capacity_bytes: int | None,
         bound_bytes: int,
         best_peak_bytes: int | None,
         step: int,
@@ -51,8 +52,9 @@ class DoesNotFit(Exception):
         more = f" and {len(self.live) - 5} more" if len(self.live) > 5 else ""
         best_peak = "none" if self.best_peak_bytes is None else self.best_peak_bytes
         reason = "no plan exists" if self.proved else f"none found in {self.nodes} nodes"
+        limit = "any capacity" if self.capacity_bytes is None else f"capacity {self.capacity_bytes} bytes"
         return (
-            f"capacity {self.capacity_bytes} bytes: {reason}; at step {self.step} {live_bytes} bytes are live "
+            f"{limit}: {reason}; at step {self.step} {live_bytes} bytes are live "
             f"({names}{more}); lower bound {self.bound_bytes}, smallest peak found {best_peak}"
         )
 
@@ -68,6 +70,7 @@ class Buffer:
     `apart_from`: names of buffers with which it shares no bank of `bank_bytes` while both are live.
     `view_of`, `offset_bytes`: it lies exactly `offset_bytes` into that buffer, and both may overlap.
     `in_place_of`: it may take the address of that buffer and overlap it: a right, not a duty.
+    `place` does not use it where either, or a view of one, has a fixed address, a region or banks.
     """
 
     name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import lcm
+from math import gcd, lcm
 
 from toolchain.memory.buffer import Buffer, InvalidBuffers
 
@@ -70,9 +70,9 @@ def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bo
     Buffers of no bytes are left out: any legal address will do, which the caller gives them.
     `by_name`: buffers that `check_buffers` has passed.
     `take_rights`: each `in_place_of` is taken where nothing else would be overlapped.
-    `legal`: False takes all rights between buffers that are live at once, legal or not. The result is no plan, but a valid
-    lower bound of every choice of rights. Without `take_rights` it does not matter.
-    Raise InvalidBuffers where joined buffers contradict one another in alignment or fixed address, or one has bank_bytes.
+    `legal`: False takes all of them, and forgets the addresses that joined buffers are bound to.
+    No plan comes of that, but at no step are fewer bytes in use, whatever rights a plan takes.
+    Raise InvalidBuffers where joined buffers contradict one another in alignment, bank or fixed address.
     """
     if not any(b.view_of or b.in_place_of for b in by_name.values()):
         return [_single(b) for b in by_name.values() if b.size_bytes]
@@ -81,7 +81,7 @@ def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bo
         _take_rights(groups, by_name, legal)
     distinct = {id(members): members for members in groups.values()}
     sized = ([(n, o) for n, o in members.items() if by_name[n].size_bytes] for members in distinct.values())
-    return [_join(members, by_name) for members in sized if members]
+    return [_join(members, by_name, legal) for members in sized if members]
 
 
 def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
@@ -163,8 +163,8 @@ def _single(b: Buffer) -> Allocation:
     return item
 
 
-def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> Allocation:
-    """Return the allocation of several buffers. `members`: (name, offset), from any zero."""
+def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer], legal: bool) -> Allocation:
+    """Return the allocation of several buffers. `members`: (name, offset), from any zero. `legal`: as in `make_allocations`."""
     if len(members) == 1 and members[0][1] == 0:
         return _single(by_name[members[0][0]])
     lowest = min(offset for _, offset in members)
@@ -178,6 +178,10 @@ def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> 
         shifted,
         parts,
     )
+    if not legal:
+        item.alignment_bytes = gcd(*(by_name[name].alignment_bytes for name, _ in shifted))
+        item.parts = _merge_parts(item)
+        return item
     low, high, fixed = 0, None, None
     for name, offset in shifted:
         b = by_name[name]
@@ -196,6 +200,11 @@ def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> 
             fixed = b.fixed_address - offset
     item.low, item.high = low, high
     if fixed is not None:
+        if fixed % item.alignment_bytes:
+            raise InvalidBuffers(
+                f"buffer {shifted[0][0]}: the fixed address of a view puts it at {fixed + shifted[0][1]}, "
+                f"against the alignment {item.alignment_bytes} of the buffers joined with it"
+            )
         item.low, item.high, item.fixed = fixed, fixed + item.size_bytes, True
     item.parts = _merge_parts(item)
     return item

@@ -1,7 +1,7 @@
 """Give buffers their addresses, with a certificate: greedy orders first, then the decision search against targets.
 
 `place` is the entry of the package. Time is cut into pieces that no buffer crosses, and each piece is placed by itself.
-A piece of more than SEARCH_ALLOCATIONS allocations goes to `core_first`.
+A piece of more than SEARCH_ALLOCATIONS allocations goes to `core_first`. A node is one step of the search.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
 
     `capacity_bytes`: the first plan found within it is returned (packing). None: the smallest peak found.
     `effort_nodes`: how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy plans only.
-    Where the bound is beyond the capacity, only greedy plans are tried, for the refusal's peak; with 0 none.
-    Raise InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
+    Where the bound is beyond the capacity, greedy plans are tried only for the refusal's peak; with an effort of 0 none are.
+    Raise InvalidBuffers for buffers that contradict themselves or each other. Raise DoesNotFit where no plan was found within
+    the capacity, or none at all.
     """
     by_name = check_buffers(buffers)
     items = make_allocations(by_name, take_rights=True)
     plain = all(item.plain for item in items)
     rigid = any(b.in_place_of or b.view_of for b in by_name.values())
-    bound = lower_bound(make_allocations(by_name, take_rights=True, legal=False) if rigid else items)
+    bound = _bound_of_every_choice(by_name) if rigid else lower_bound(items)
     if capacity_bytes is not None and plain and bound <= capacity_bytes:
         bases = skyline(items, capacity_bytes)
         if bases is not None:
@@ -48,22 +49,42 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
     bound = bound if rigid else max(bound, plan.bound_bytes)
     peak = peak_of(items, plan.bases) if plan.bases is not None else None
     if peak is None or (capacity_bytes is not None and peak > capacity_bytes):
-        limit = capacity_bytes if capacity_bytes is not None else max(b.size_bytes for b in by_name.values())
         step, live, _ = live_at_peak(by_name.values())
-        proved = bound > limit or (capacity_bytes is None and plan.nodes > 0)
-        raise DoesNotFit(limit, bound, peak, step, live, proved, plan.nodes)
+        proved = plan.impossible and not rigid if capacity_bytes is None else bound > capacity_bytes
+        raise DoesNotFit(capacity_bytes, bound, peak, step, live, proved, plan.nodes)
     assert plan.bases is not None
     return Placement(_addresses(by_name, items, plan.bases), peak, min(bound, peak), peak <= bound, plan.nodes)
 
 
-def lower_bound(items: Sequence[Allocation]) -> int:
-    """Return the largest sum of live bytes over all steps, which no plan's peak is below.
+def _bound_of_every_choice(by_name: Mapping[str, Buffer]) -> int:
+    """Return the lower bound of the peak in bytes, whichever rights to another's place are taken."""
+    overlaid = make_allocations(by_name, take_rights=True, legal=False)
+    return max(_most_live_bytes(overlaid), _lowest_end(make_allocations(by_name, take_rights=False)))
 
-    Where all alignments are multiples of one, all but one of the live are counted up to it. Fixed and bound addresses count, too.
+
+def lower_bound(items: Sequence[Allocation]) -> int:
+    """Return the largest sum of live bytes over all steps, or the lowest end of an allocation alone, where that is larger.
+
+    No plan's peak is below it. 0 without items.
+    """
+    return max(_most_live_bytes(items), _lowest_end(items))
+
+
+def _lowest_end(items: Sequence[Allocation]) -> int:
+    """Return the largest end that an allocation has at its own lowest address, in bytes."""
+    return max((item.lowest_base(0) + item.size_bytes for item in items), default=0)
+
+
+def _most_live_bytes(items: Sequence[Allocation]) -> int:
+    """Return the largest sum of live bytes over all steps.
+
+    Where all addresses are multiples of the least alignment, sizes are rounded up to it, all but one.
     """
     changes: dict[int, int] = {}
     grain = min((item.alignment_bytes for item in items), default=1)
     same_grain = grain > 1 and all(item.alignment_bytes % grain == 0 for item in items)
+    # A part that begins off the grain may lie in the padding of another.
+    same_grain = same_grain and all(low % grain == 0 for item in items for _, _, low, _ in item.parts)
     for item in items:
         for start, end, low, high in item.parts:
             padded = high - low
@@ -77,7 +98,7 @@ def lower_bound(items: Sequence[Allocation]) -> int:
         most = max(most, live)
     if same_grain and most:
         most -= max(-item.size_bytes % grain for item in items)
-    return max([most, *(item.lowest_base(0) + item.size_bytes for item in items)], default=0)
+    return most
 
 
 def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None, effort: int) -> Plan:
@@ -102,7 +123,7 @@ def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None,
         nodes += plan.nodes
         best_bound = max(best_bound, plan.bound_bytes)
         if plan.bases is None:
-            return Plan(None, best_bound, nodes)
+            return Plan(None, best_bound, nodes, plan.impossible)
         for n, base in zip(piece, plan.bases):
             bases[n] = base
         target = max(target, peak_of(some, plan.bases))
@@ -162,6 +183,7 @@ def _pack(items: Sequence[Allocation], bound: int, capacity: int, effort: int) -
 def _minimize(items: Sequence[Allocation], bound: int, target: int, effort: int) -> Plan:
     """Return the plan of a piece with the smallest peak found. A peak of `target` is as good as any below it.
 
+    `bases` are None where none was found, which only fixed addresses and regions can cause.
     The search decides at the target first and then goes down from the best plan.
     Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
     """
@@ -172,8 +194,10 @@ def _minimize(items: Sequence[Allocation], bound: int, target: int, effort: int)
         return plan
     decider = Decider(items)
     if plan.bases is None:  # bound items in each other's way: any plan at all
-        _try(plan, decider, sum(i.size_bytes + i.alignment_bytes for i in items) + target, effort // 2)
+        reach = sum(i.size_bytes + i.alignment_bytes + i.bank_bytes for i in items) + target
+        _try(plan, decider, reach, effort // 2)
         if plan.bases is None:
+            plan.impossible = plan.bound_bytes > reach
             return plan
     floor = max(target, plan.bound_bytes)
     _try(plan, decider, floor, min(effort // 4, FLOOR_NODES, effort - plan.nodes))

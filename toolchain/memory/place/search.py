@@ -113,11 +113,13 @@ class Plan:
     `bases`: bytes, the base of each allocation; None: no plan yet.
     `bound_bytes`: no plan has a smaller peak.
     `nodes`: search nodes used so far.
+    `impossible`: it is proved that no plan exists, whatever the peak.
     """
 
     bases: list[int] | None
     bound_bytes: int
     nodes: int = 0
+    impossible: bool = False
 
 
 class Decider:
