@@ -39,6 +39,7 @@ class Source:
     Reasons are functions to expand, inputs of size 0, initializers among the inputs, and products that may run in 8 bits.
     `fixed`: values of inputs that are constants here.
     They are fed, since onnxruntime may crash where it folds the branches that they decide.
+    `part` and `make_noisy_model` take names of `types` and `outputs` alone.
     `cleared`: caches in which onnxruntime puts zeros at places that no token has reached, where nothing is defined.
     """
 
@@ -62,7 +63,7 @@ class Source:
     def make_noisy_model(self, names: Sequence[str], step: Callable[[str], float]) -> NoisyModel:
         """Return the same model with noise: every float tensor that depends on an input is moved by a relative `step`.
 
-        `step`: the relative size by element type.
+        `names`: tensors to be outputs, as in `part`. `step`: the relative size by element type.
         """
         proto = self._proto()
         computed = {n: t for n, t in self.types.items() if n not in self.constants and t.dtype in ROUNDED and t.elements}
@@ -125,8 +126,8 @@ def source_of(
 ) -> Source:
     """Return the source of a model that was read.
 
-    `proto`: the model as read.
-    `rewritten`: functions were expanded in it, or maps made tensors.
+    `proto`: the model as read, without functions and maps.
+    `rewritten`: functions were expanded in it, or maps made tensors. Other reasons to rewrite are found here.
     `bound`: the types of its inputs.
     `static`: its imported graph, tensors by the file's own names.
     `fixed`: inputs that are constants.
@@ -152,7 +153,10 @@ def source_of(
 
 
 def get_shared_tensors(normal: OnnxGraph, source_types: Mapping[str, TensorType]) -> frozenset[str]:
-    """Return the tensors that nodes of the canonical form make with the same name and type as the file's own."""
+    """Return the tensors that nodes of the canonical form make with the same name and type as the file's own.
+
+    A node's outputs are shared together or not at all.
+    """
     shared_names: set[str] = set()
     for node in normal.nodes:
         node_outputs = [n for n in node.outputs if n]
@@ -162,7 +166,10 @@ def get_shared_tensors(normal: OnnxGraph, source_types: Mapping[str, TensorType]
 
 
 def read_before(normal: OnnxGraph, names: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
-    """Return the inputs and shared tensors from which the canonical form computes these tensors."""
+    """Return the inputs and shared tensors from which the canonical form computes these tensors, each once.
+
+    A shared tensor among `names` is computed too: what its node reads is returned, not the tensor itself.
+    """
     pending_tensors, read = set(names), dict[str, None]()
     for node in reversed(normal.nodes):
         if not pending_tensors.intersection(node.outputs):

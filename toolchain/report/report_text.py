@@ -1,7 +1,7 @@
 """Format the figures of a build (`BuildFigures` of report.figure_types) as text of the printed report, one function a section.
 
-Nothing is computed here. A section without content is an empty string; report.build_text puts them together. `JUDGED_ON` says
-in words which samples accuracy was judged on.
+Only ratios and percentages are computed here. A section without content is an empty string.
+report.build_text puts them together. `JUDGED_ON` says in words which samples accuracy was judged on.
 """
 
 from __future__ import annotations
@@ -242,9 +242,9 @@ def fallbacks_text(figures: Mapping[str, Any]) -> str:
     )
 
 
-def repair_text(report: Mapping[str, Any]) -> str:
+def repair_text(figures: Mapping[str, Any]) -> str:
     """Return what each step of a repair gained on samples that it did not see; the text is empty without a repair."""
-    repair = report["repair"]
+    repair = figures["repair"]
     if repair is None:
         return ""
     title = f"repair ({repair['effort']}), judged on {format_count(repair['held_out'], 'sample')} that no step saw:"
@@ -259,23 +259,23 @@ def _level(decibels: float | None) -> str:
     return "-" if decibels is None else f"{decibels:.2f}"
 
 
-def worst_text(report: Mapping[str, Any]) -> str:
+def worst_text(figures: Mapping[str, Any]) -> str:
     """Return the layers that lose most by themselves, with cause and remedy; the text is empty without any."""
-    worst = report["worst_layers"]
+    worst = figures["worst_layers"]
     rows = [(cut(w["layer"] or "-", 40), cut(w["tensor"], 40), f"{_plain(w['alone_db'])}", w["cause"]) for w in worst]
     if not rows:
         return ""
-    few = report["worst_samples"] < report["judged_samples"]
-    which = f" (of these {report['judged_samples']}, those whose outputs lose most)" if few else ""
-    title = f"layers that lose most, each fed with float's tensors of {format_count(report['worst_samples'], 'sample')}{which}:"
+    few = figures["worst_samples"] < figures["judged_samples"]
+    which = f" (of these {figures['judged_samples']}, those whose outputs lose most)" if few else ""
+    title = f"layers that lose most, each fed with float's tensors of {format_count(figures['worst_samples'], 'sample')}{which}:"
     worst_table = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
     ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; {w['remedy']}" if w["remedy"] else "") for w in worst]
     return "\n".join([title, worst_table, *ways])
 
 
-def score_text(report: Mapping[str, Any]) -> str:
+def score_text(figures: Mapping[str, Any]) -> str:
     """Return the verdict of the user's own function; the text is empty without one."""
-    score = report["score"]
+    score = figures["score"]
     return "" if score is None else f"{score['function']}: {score['value']:g}, {'passed' if score['passed'] else 'did NOT pass'}"
 
 
@@ -294,7 +294,7 @@ def _ratio(value: float, bound: float) -> str:
 
 
 def cut(name: str, width: int) -> str:
-    """Return the name in at most `width` characters. A longer one loses its beginning, since the end tells names apart."""
+    """Return the name in at most `width` characters (above 3). A longer one begins with "...", since its end tells it apart."""
     return name if len(name) <= width else "..." + name[-(width - 3) :]
 
 

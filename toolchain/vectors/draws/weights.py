@@ -1,4 +1,4 @@
-"""Describe a drawn window operation (`Window`), and place its weights as the machine stores them."""
+"""Describe a window operation of an instruction case (`Window`), and place its weights as the machine stores them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Window:
-    """A drawn window operation: pairs are (height, width), types are their numbers.
+    """A convolution, depthwise operation or pool of an instruction case. Pairs are (height, width).
 
-    `size`: of the input. `pad`: (top, left). `group`: weights that share a scale, 0: none do. `extra_fields` override
-    parameters.
+    `size`: of the input. `output`: size of the output. `inputs`, `outputs`: channels.
+    `pad`: (top, left). `group`: weights that share a scale, 0: none do.
+    `input_type`, `output_type`, `weight_type`, `unit`: the machine's numbers of them.
+    `accumulate`, `emit`: whether it adds to kept sums, and whether it writes its output (1) or keeps the sums (0).
+    `extra_fields`: values by parameter name of the operation, which override those derived from the others.
     """
 
     size: Pair = (5, 6)
