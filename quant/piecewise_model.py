@@ -19,8 +19,8 @@ UNKNOWN_BYTES = 16 << 20  # what a tensor without a static shape is taken for
 class PiecewiseModel:
     """A float network in pieces, for `quant.float_session.FloatSession`.
 
-    The nodes of a piece make at most `held_bytes` together, or it is a single node. A tensor between pieces has its type in the
-    model, and float32 where the model has none for it.
+    The nodes of a piece make at most `held_bytes` together, or it is a single node. Sizes are those of `tensor_bytes`.
+    A tensor between pieces has its type in the model or the one that onnx infers, and is float32 without either.
     """
 
     proto: onnx.ModelProto
@@ -35,12 +35,12 @@ class PiecewiseModel:
     def parts(self, names: Sequence[str]) -> Iterator[FloatSubmodel]:
         """Yield the pieces in the order to run them, with the nodes that the tensors `names` need and no others.
 
-        Each gives the tensors of `names` that it makes, and what later pieces read.
+        Each gives the tensors of `names` that it makes, and what later pieces read. None gives inputs or constants of `names`.
         """
         nodes = _find_required_nodes(self.proto.graph, names)
-        pieces = list(_cut(nodes, tensor_bytes(self.proto), self.held_bytes))
+        typed = _find_types(self.proto)
+        pieces = list(_cut(nodes, _count_bytes(self.proto, typed), self.held_bytes))
         reads = [{name for node in piece for name in _read(node)} for piece in pieces]
-        typed = {v.name: v for v in _collect_value_infos(self.proto)}
         weights = {i.name: i for i in self.proto.graph.initializer}
         for at, piece in enumerate(pieces):
             piece_outputs = [name for node in piece for name in node.output if name]
@@ -81,14 +81,28 @@ class PiecewiseModel:
 def tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
     """Return the bytes of each tensor that a node makes, four an element; UNKNOWN_BYTES where its shape is not static.
 
-    Shapes that the model lacks are inferred by onnx.
+    Tensors that the model declares no type of get one by onnx's inference.
     """
+    return _count_bytes(model, _find_types(model))
+
+
+def _count_bytes(model: onnx.ModelProto, typed: Mapping[str, onnx.ValueInfoProto]) -> dict[str, int]:
+    """Return what `tensor_bytes` does, by the types of tensors."""
+    return {name: _value_bytes(typed.get(name)) for name in _list_outputs(model)}
+
+
+def _find_types(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return types by tensor, as the model declares them. Where it lacks one of a node's output, onnx infers what it can."""
     typed = {v.name: v for v in _collect_value_infos(model)}
-    outputs = [output for node in model.graph.node for output in node.output if output]
-    if any(name not in typed for name in outputs):
+    if any(name not in typed for name in _list_outputs(model)):
         inferred = onnx.shape_inference.infer_shapes(model)
         typed |= {v.name: v for v in inferred.graph.value_info}
-    return {name: _value_bytes(typed.get(name)) for name in outputs}
+    return typed
+
+
+def _list_outputs(model: onnx.ModelProto) -> list[str]:
+    """Return the tensors that nodes make, in the graph's order."""
+    return [output for node in model.graph.node for output in node.output if output]
 
 
 def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
@@ -118,7 +132,7 @@ def _find_required_nodes(graph: onnx.GraphProto, names: Sequence[str]) -> list[o
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the tensors of the graph that a node or one of its subgraphs reads. A name may also be local to a nested subgraph."""
+    """Yield the tensors of the graph that a node or one of its subgraphs reads, without names that are local to a subgraph."""
     yield from (name for name in node.input if name)
     bodies = [g for a in node.attribute for g in (a.g, *a.graphs) if g.node or g.output]
     for body in bodies:

@@ -52,3 +52,12 @@ def test_only_what_is_asked_for_is_made() -> None:
 
 def test_sizes_of_tensors() -> None:
     assert tensor_bytes(convolution_net()) == {"c": 2048, "r": 2048, "d": 1024, "y": 16}
+
+
+def test_integers_between_pieces_need_no_declared_type() -> None:
+    nodes = [node("Relu", "x", "a"), node("Shape", "a", "s"), node("Exp", "a", "b"), node("Reshape", "b s", "y")]
+    proto = model(nodes, {"x": [4]}, ["y"], {})
+    del proto.graph.value_info[:]
+    x = np.arange(4, dtype=np.float32)
+    (y,) = FloatSession(PiecewiseModel(proto, 1), ["y"]).run({"x": x})
+    assert np.allclose(y, np.exp(x))
