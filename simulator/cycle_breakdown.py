@@ -101,7 +101,7 @@ class Attribution:
     def totals(self, ends: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """Return cycles, int64[window, reason], of each unit.
 
-        `ends`: ends of the windows, rising up to `cycles`; None: one window of all.
+        `ends`: ends of the windows, one past their last cycle, rising, the last one `cycles`. None: one window of all.
         """
         borders = np.array([self.cycles] if ends is None else ends, np.int64)
         return {name: self._count_by_window(spans, borders) for name, spans in self.units.items()}
@@ -121,7 +121,7 @@ def attribute_cycles(chip: Chip, run: Simulation, shares: np.ndarray | None = No
     """Return the breakdown of a run's cycles, or None.
 
     `shares`: float64[op], the share of each operation's products that the network asks for (None: all).
-    The remaining products, by zeros, are partial folds.
+    The remaining products, by zeros, count as PARTIAL_FOLDS.
     None is returned for times that were measured elsewhere or not at all: the causes of delays are not known
     then.
     """
@@ -297,7 +297,10 @@ def by_reason(chip: Chip, counted: Iterable[int]) -> dict[str, Any]:
 
 
 def by_cause(spans: Iterable[tuple[StallReason, int]]) -> dict[str, Any]:
-    """Return cycles by the cause's value; those of memories and units are a dict by name. What is 0 is left out."""
+    """Return cycles by the cause's value; those of memories and units are a dict by name. What is 0 is left out.
+
+    `spans`: each reason once, with all of its cycles.
+    """
     cycles_by_cause: dict[str, Any] = {}
     for reason, cycles in spans:
         if cycles and reason.of:

@@ -292,7 +292,7 @@ def _read_addend(op: Convolution, memories: Memories, gathers: bool) -> Operand 
 
 
 def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the first and one past the last input row and column that hold data, counted from the first window of the output.
+    """Return (first, end) of the input rows that hold data, then of the columns, counted from the output's first window.
 
     Return None where a tile sees data and padding elsewhere than the evaluation of all would.
     """
@@ -316,9 +316,10 @@ def find_valid_window(evaluation: Evaluation) -> tuple[tuple[int, int], tuple[in
 
 
 def list_operands(evaluation: Evaluation) -> list[ValueBox]:
-    """Return what the evaluation reads of each operand: rows, columns and bytes of a pixel, one where all read the same.
+    """Return the box of values that the evaluation reads of each operand, with counts (rows, columns, bytes of a pixel).
 
-    Of a gathered operand these are places. Windows are valid.
+    A count of rows or columns is 1 where the step is 0, so that all read the same. Of a gathered operand, values are places.
+    The evaluation must have a valid window (`find_valid_window`).
     """
     height, width, channels = evaluation.shape
     boxes: list[ValueBox] = []

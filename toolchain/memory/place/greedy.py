@@ -26,7 +26,7 @@ class NoRoom(Exception):
 
 
 def orders(items: Sequence[Allocation]) -> Iterator[list[int]]:
-    """Yield orders for `first_fit` as indices, best first by experience.
+    """Yield orders for `first_fit`, each the indices of all items, best first by experience.
 
     Allocations that are fixed or in a region lead. Then come the largest sizes, areas or lives, or the earliest starts.
     """
@@ -45,10 +45,10 @@ def orders(items: Sequence[Allocation]) -> Iterator[list[int]]:
 def first_fit(
     items: Sequence[Allocation], order: Sequence[int], fixed_bases: dict[int, int] | None = None, limit: float = math.inf
 ) -> list[int]:
-    """Return the base of each allocation.
+    """Return the base of each allocation, in the order of `items`.
 
-    `order`: indices; those in `fixed_bases` keep the bases given there and are placed first, unchecked.
-    `limit`: the plan must end below it.
+    `order`: indices of all items. Those in `fixed_bases` keep the bases given there and are placed first, unchecked.
+    `limit`: the plan must end below it, so an end at the limit fails.
     Raise NoRoom where an allocation finds its place taken, ends above its region, or does not end below the limit.
     """
     fixed_bases = fixed_bases or {}
@@ -167,7 +167,7 @@ def bank_between(a: Allocation, b: Allocation) -> int:
 def skyline(items: Sequence[Allocation], limit_bytes: int) -> list[int] | None:
     """Return the bases of a plan that ends at `limit_bytes` or below, or None where neither of two orders gives one.
 
-    The orders are by falling life and by falling size. The allocations must be plain.
+    The orders are by falling life and by falling size. The allocations must be plain (`Allocation.plain`), which is not checked.
     """
     first, last, sections = sections_of(items)
     spans = [last[n] - first[n] for n in range(len(items))]
