@@ -190,7 +190,8 @@ class _Units:
         self._request = [unit.dma.request_cycles if unit.kind == "dma" else 0 for unit in chip.units]
         fill, partial, output, edge, request = run.op_demands.lost
         full = run.op_demands.compute_cycles - run.op_demands.lost.sum(axis=0)
-        useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
+        # rounded first: 100 cycles by a share of 0.07 are 7.000000000000001, which is no eighth cycle
+        useful = full if shares is None else np.ceil((full * shares).round(6)).astype(np.int64)
         self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, request, output))))
         self._ended_by: list[int] = [] if times.ended_by is None else times.ended_by.tolist()
         self._read, self._dispatched = ([ceil(cycle) for cycle in column] for column in (record.read, record.dispatched))

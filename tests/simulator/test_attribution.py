@@ -196,6 +196,15 @@ def test_a_full_queue_keeps_the_front_end_from_other_units() -> None:
     assert array == {"nothing": 1 + 702 - 233, "fill_drain": 20, "useful": 40, **queue}
 
 
+def test_a_share_of_whole_cycles_is_no_cycle_more() -> None:
+    """60 cycles by a share of 31 / 60 are 31.000000000000004 in float64."""
+    chip = small_chip()
+    causes = attribute_cycles(chip, run(chip, [convolution(4, 60, 8)]), np.array([31 / 60, 1.0]))
+    assert causes is not None
+    array = by_reason(chip, causes.totals()["mac"][0])
+    assert (array["useful"], array["partial_folds"]) == (31, 29)
+
+
 def test_words_that_the_front_end_reads_and_issue_are_dispatch() -> None:
     chip = small_chip(isa__word_cycles=2.0, engines__vector__issue_cycles=3)
     ops = [rescale(0, 64, 16), rescale(0, 64, 16)]
