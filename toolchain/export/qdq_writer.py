@@ -31,9 +31,9 @@ class Writer:
     """A writer of nodes beside a source graph, which it does not change.
 
     `coded`: by model tensor that the chip holds, its codes.
-    `nodes`, `types`, `constants`: what was written so far.
-    `dequantized`: by model tensor, its real numbers behind the rounding.
-    `codes`: by model tensor, its codes and their zero point.
+    `nodes`, `types`, `constants`: what was written so far; `types` has the constants too.
+    `dequantized`: by model tensor, the name of its real numbers behind the rounding.
+    `codes`: by model tensor, the names of its codes and of their zero point.
     """
 
     source: OnnxGraph
@@ -47,7 +47,7 @@ class Writer:
     def add_rounding(self, name: str, source: str, target: str) -> None:
         """Add QuantizeLinear and DequantizeLinear from `source` to `target`, by the codes of the model tensor `name`.
 
-        `target` is then what the chip's nodes read for `name`.
+        `name`: a key of `coded`. `target` goes into `dequantized`, as what the chip's nodes read for `name`.
         """
         coded = self.coded[name]
         parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
@@ -65,7 +65,7 @@ class Writer:
         )
 
     def fresh(self, name: str) -> str:
-        """Return `name`, or one like it, that no tensor of the source or written has."""
+        """Return `name`, or one like it, that no tensor of the source or written has. It is not reserved."""
         while name in self.source.types or name in self.types:
             name += "'"
         return name

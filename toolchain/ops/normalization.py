@@ -30,7 +30,10 @@ def rms_normalization(steps: DecompositionBuilder) -> None:
 
 
 def instance_normalization(steps: DecompositionBuilder) -> None:
-    """Decompose InstanceNormalization: normalize over rows and columns, each channel by itself."""
+    """Decompose InstanceNormalization: normalize over rows and columns, each channel by itself.
+
+    Then comes * scale + bias of the channel.
+    """
     x, scale, bias = steps.node.inputs
     axes = tuple(range(2, len(steps.shape(x))))
     less, factor = _centre(steps, lambda what, of: steps.add("ReduceMean", of, axes, what=what))
@@ -40,6 +43,7 @@ def instance_normalization(steps: DecompositionBuilder) -> None:
 def group_normalization(steps: DecompositionBuilder) -> None:
     """Decompose GroupNormalization: normalize over rows, columns and the channels of a group.
 
+    Then comes * scale + bias of the channel, as since opset 21.
     The mean is one over space, then one over each group, as a product with a matrix of 1 / channels. That gives it to all
     channels of the group.
     """
@@ -77,7 +81,7 @@ def _centre(steps: DecompositionBuilder, mean: Mean) -> tuple[str, str]:
 
 
 def _one_over_root(steps: DecompositionBuilder, what: str, square: str) -> str:
-    """Add and return 1 / sqrt(square + epsilon)."""
+    """Add and return 1 / sqrt(square + epsilon), which is the node's output 2 where that has a reader."""
     root = steps.add("Sqrt", steps.add("Add", square, steps.node.op.attributes["epsilon"], what=f"{what} + epsilon"), what="root")
     return inverse(steps, root, "root", output=2)
 

@@ -19,7 +19,8 @@ _SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 def tensors_of_steps(graph: Graph) -> dict[str, str]:
     """Return by layer, for those at one step of an unrolled sequence, the tensor's name that all steps share.
 
-    Layers that make a tensor at one of several steps are such, and layers inside one that share weights.
+    A layer is at a step where others make the same tensor of the model at other steps. Of layers that make a tensor inside
+    an operator, those are that share their weights.
 
     `graph`: the chip's graph, whose origins name the model's tensors.
     """
@@ -40,8 +41,8 @@ def _weights(node: Node, graph: Graph) -> tuple[bytes, ...]:
 def merge_step_rows(rows: Iterable[Row], name: str) -> list[Row]:
     """Return the rows with those of one operator and one `steps_of` merged into one, at the place of the first.
 
-    Cycles, products, bytes and causes are summed; the rest is the first row's. The value under the key `name` gets the number
-    of rows added.
+    Cycles, products, bytes and causes are summed; the rest is the first row's. The text under the key `name` gets `and_more`.
+    A row whose `steps_of` is None stays alone.
     """
     groups = group_rows(rows, lambda row: None if row["steps_of"] is None else (row["op"], row["steps_of"]))
     return [_sum(group, name) if len(group) > 1 else group[0] for group in groups]
@@ -57,7 +58,7 @@ def group_rows(rows: Iterable[RowT], get_key: Callable[[RowT], object | None]) -
 
 
 def and_more(count: int) -> str:
-    """Return the text that follows the name of the first of `count` steps which share a row."""
+    """Return what follows the name of the first of `count` steps in one row: ", and 2 more such steps" of 3, "" of 1."""
     return "" if count < 2 else f", and {count - 1:,} more such step{'s' if count > 2 else ''}"
 
 

@@ -58,7 +58,8 @@ class SweepRun:
 class Evaluator:
     """An evaluator of points: it takes results from the store, and has an engine build those that are missing.
 
-    `total`: number of points, for the progress. The counts grow with each evaluation.
+    `progress`: called with the stage ("build"), the number of points done and `total`, the number of all.
+    `done`, `new`, `new_cpu_seconds`: points evaluated, builds the store lacked and their CPU seconds; they grow with each call.
     """
 
     sweep: Sweep
