@@ -342,3 +342,9 @@ def test_a_folder_of_its_name_hides_no_installed_plugin(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CompileError, match=r"plugin rmsnorm: must be FILE\.py, or a plug-in of an installed package"):
         load_plugins(["rmsnorm"])
+
+
+def test_a_machine_operation_of_an_unknown_engine_is_refused(tmp_path: Path) -> None:
+    file = break_plugin("mid_pool", tmp_path, 'ENGINE = "vector"', 'ENGINE = "vectors"')
+    with pytest.raises(CompileError, match=r"MidPoolOp: ENGINE is 'vectors'; known: 'dma', 'mac_array', 'vector', None"):
+        load_plugin(file)

@@ -25,9 +25,14 @@ def _operations() -> dict[str, type[MachineOp]]:
 def _by_name(operation_classes: Iterable[type[MachineOp]]) -> dict[str, type[MachineOp]]:
     """Return operations in the order of manuals and first tables: moves, the array, the vector engine, synchronisation.
 
-    Raise TypeError where two have one name.
+    Raise TypeError where two have one name, one has no slots, or its engine is of no known kind.
     """
     names: dict[str, type[MachineOp]] = {}
+    operation_classes = tuple(operation_classes)
+    for operation in operation_classes:
+        if operation.ENGINE not in _ENGINES:
+            where, kinds = f"{operation.__module__}.{operation.__qualname__}", ", ".join(map(repr, _ENGINES))
+            raise TypeError(f"{where}: ENGINE is {operation.ENGINE!r}; known: {kinds}")
     for operation in sorted(operation_classes, key=lambda c: (_ENGINES.index(c.ENGINE), c.NAME)):
         if operation.NAME in names:
             raise TypeError(f"{operation.__module__}: another file has the operation {operation.NAME}")
@@ -53,8 +58,10 @@ FUNCTIONS = _functions(OPERATIONS)
 
 
 def add_operations(operation_classes: Iterable[type[MachineOp]]) -> None:
-    """Add operations of a plug-in to OPERATIONS and FUNCTIONS. Raise TypeError, with both as they were, where a name is
-    taken.
+    """Add operations of a plug-in to OPERATIONS and FUNCTIONS.
+
+    Raise TypeError, with both as they were, where a name or a function is taken, slots are missing or the engine is of no
+    known kind.
     """
     _replace_operations(_by_name((*OPERATIONS.values(), *operation_classes)))
 
