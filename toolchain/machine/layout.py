@@ -1,6 +1,7 @@
-"""Define how codes and constants lie in memory: weights, group scales, requantization entries of channels, tables.
+"""Define how codes and constants lie in memory: weights, group scales, requantization entries of channels.
 
-Compiler and simulator both use it. docs/machine.md describes the keys (`layout`).
+Compiler and simulator both use it. Sizes take integers or columns of them (`machine.columns`).
+docs/machine.md describes the keys (`layout`).
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def parameter_bytes(channels: IntOrColumn, chip: Chip) -> IntOrColumn:
 
 
 def group_bytes(count: IntOrColumn, group: IntOrColumn, groups: WeightGroups | None) -> IntOrColumn:
-    """Return the bytes of scales and minima stored with `count` weights of one output channel in groups of `group`;
-    0 where group is 0.
+    """Return the bytes of scales and minima stored with `count` weights of one output channel in groups of `group`.
+
+    They are 0 where `group` is 0 or `groups` is None. The last group may have fewer weights.
 
     Scales are unsigned, minima signed, each of the fewest whole bytes that hold their bits, little-endian.
     The array's key `groups.layout` tells where they lie.
@@ -63,7 +65,7 @@ def dense_bytes(
 ) -> IntOrColumn:
     """Return the bytes of a convolution's weights [outputs, inner], with the scales and minima of their groups.
 
-    The weights have the type with that number. With weight tiles, all tiles are whole.
+    The weights have the type with that number. With weight tiles, all tiles are whole, and weights have no groups.
     """
     if chip.layout.weight_tile is None:
         return outputs * (weight_bytes(inner, number, chip) + group_bytes(inner, group, groups))
@@ -92,7 +94,8 @@ def out_of_tiles(tiles: Array, outputs: int, inner: int, tile: tuple[int, int]) 
 def pack_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) -> bytes:
     """Return the bytes of the requantization entries of c output channels, one after another.
 
-    `bias`: int64[c]. `multiplier`, `shift`: int64[c] or [1]. Raise ValueError where a value does not fit its field.
+    `bias`: int64[c]. `multiplier`, `shift`: int64[c] or [1]. Raise ValueError where a value does not fit its field, as
+    another multiplier than 1 does not fit no bits.
     """
     values = (bias, *np.broadcast_arrays(multiplier, shift, bias)[:2])
     bits = [_as_bits(value.astype(np.int64), *form) for value, form in zip(values, _fields(chip), strict=True)]
@@ -100,7 +103,10 @@ def pack_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) ->
 
 
 def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
-    """Return bias, multiplier and shift, each int64[c], of a block of entries: the inverse of `pack_parameters`."""
+    """Return bias, multiplier and shift, each int64[c], of a block of whole entries, as `pack_parameters` returns.
+
+    A multiplier that has no bits in the entry is 1.
+    """
     entries = np.frombuffer(block, np.uint8).reshape(-1, chip.layout.parameters.size_bytes)
     fields = _fields(chip)
     if all(width in _WORDS for width, _ in fields):

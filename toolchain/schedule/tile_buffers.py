@@ -29,7 +29,7 @@ Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
 class MultiBuffer:
     """The slots of a tile buffer and what each holds; the least recently used one is replaced.
 
-    `keys`: what each used slot holds. `order`: used slots, the least recently used first.
+    `copies`: how many slots. `keys`: what each used slot holds. `order`: used slots, the least recently used first.
     """
 
     copies: int
@@ -64,6 +64,8 @@ def empty_buffers(rings: Iterable[Ring]) -> dict[tuple[str, int], MultiBuffer]:
 def needs_staging(box: Box, unit: Unit, resident: Collection[str]) -> bool:
     """Return whether a box must be loaded for the unit: its tensor does not lie in the memory from which the unit reads
     it.
+
+    `resident`: tensors that lie in SRAM.
     """
     return box.tensor not in resident or unit.roles[box.role] != Space.SRAM
 
@@ -114,7 +116,7 @@ class Sizes:
             self._many.add(role)
 
     def least(self, units: Iterable[Unit]) -> Room:
-        """Return the bytes of all buffers with one slot each, by memory."""
+        """Return the bytes of all buffers of these units with one slot each, not aligned, by memory."""
         least_bytes: dict[int, int] = {}
         for role, space in self._rings(units):
             least_bytes[space] = least_bytes.get(space, 0) + self._sizes[role]
@@ -133,7 +135,10 @@ class Sizes:
         return tuple(rings)
 
     def mixes(self) -> Iterator[frozenset[str]]:
-        """Yield sets of roles that could have one slot while the others have more: fewest first, neither none nor all."""
+        """Yield sets of roles for `single` of `slots`: of those through which several items pass, the fewest first.
+
+        The empty set and the set of all are left out.
+        """
         many = sorted(self._many)
         for count in range(1, len(many)):
             yield from map(frozenset, combinations(many, count))
@@ -159,14 +164,14 @@ def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:
 
 
 def fits(need: Room, room: Room) -> bool:
-    """Return whether every memory has the room that is needed of it."""
+    """Return whether every memory has the room that is needed of it. One that `room` lacks has none."""
     return all(size <= room.get(space, 0) for space, size in need.items())
 
 
 def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
     """Return the loops of a copy of a box between two places with the same order of dimensions, outermost first.
 
-    Channel-blocked maps are copied in whole blocks.
+    Strides are bytes. Channel-blocked maps are copied in whole blocks.
     """
     loops = [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
     maps = source.maps
