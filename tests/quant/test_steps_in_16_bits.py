@@ -56,9 +56,21 @@ def test_no_number_beside_a_step_is_another(machine: str, body: str, tmp_path: P
     assert level(machine, BODIES[body], x.astype(np.float32), tmp_path) >= 66  # a curve's table leaves this; no step, one
 
 
-@pytest.mark.parametrize("kind", ["Round", "Floor", "Ceil"])
-def test_codes_that_are_halves_and_whole_numbers_are_as_in_onnx(kind: str, tmp_path: Path) -> None:
-    body = f"""s = Constant<value_float = 0.00390625>() z = Constant<value = int16 {{0}}>()
-      q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = {kind}(d)"""
+LINES = {
+    "Round": "y = Round(d)",
+    "Floor": "y = Floor(d)",
+    "Ceil": "y = Ceil(d)",
+    "Round of -d": "n = Neg(d) y = Round(n)",
+    "Round of d + 1": "k = Constant<value_float = 1.0>() n = Add(d, k) y = Round(n)",
+    "Round of 0.5 - d": "k = Constant<value_float = 0.5>() n = Sub(k, d) y = Round(n)",
+    "Round of a clamp": "l = Constant<value_float = -3.0>() h = Constant<value_float = 4.5>() n = Clip(d, l, h) y = Round(n)",
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("body", LINES)
+def test_codes_that_are_halves_and_whole_numbers_are_as_in_onnx(machine: str, body: str, tmp_path: Path) -> None:
+    text = f"""s = Constant<value_float = 0.00390625>() z = Constant<value = int16 {{0}}>()
+      q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) {LINES[body]}"""
     x = np.random.default_rng(0).integers(-40, 40, (3, 1, 512)).astype(np.float32) / 2
-    assert level("wide32_w4a16", body, x, tmp_path, 21) >= 80
+    assert level(machine, text, x, tmp_path, 21) >= 80

@@ -16,10 +16,10 @@ _FEW = 3  # so many fields that one key outgrows are reported one by one
 
 
 def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
-    """Return (path, reason) for each operation that the chip needs and the table lacks, and for each field that is too
-    small.
+    """Return (path in the table, reason) for each fault of the table with this chip; empty where it suits the chip.
 
-    Several fields that one key of the chip outgrows are one fault. It is empty where the table suits the chip.
+    A fault is an operation that the chip needs and the table lacks, or a field that does not hold every value in use.
+    More than three fields that one key of the chip outgrows are one fault. A descriptor's own semaphores are checked too.
     """
     gaps = list(_missing_operations(chip, isa))
     short: dict[str, list[_Short]] = {}
@@ -46,7 +46,7 @@ def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
 
 
 def unknown_functions(chip: Chip) -> list[tuple[KeyPath, str]]:
-    """Return (path, reason) for each function of a vector engine that no machine operation does."""
+    """Return (path in the machine's file, reason) for each function of a vector engine that no machine operation does."""
     return [
         (("engines", unit.engine, "functions", name), f"no such function{suggest(name, FUNCTIONS)}")
         for unit in chip.of_kind("vector")

@@ -32,8 +32,9 @@ from toolchain.ops.scalar_functions import Function, X, evaluate
 
 _ROUNDINGS = ("round", "floor", "ceil")
 _KINDS = (*_ROUNDINGS, "sign", "where_positive")  # primitives that may step
-_NOT_HALVES = (Rounding.HALF_EVEN, Rounding.FP32_RNE, Rounding.FLOOR)  # the first two round halves as Round does
-_FUNCTIONS = ("add", "sub", "mul", "rescale")
+# Where Round of a half is not made even by steps: the first two roundings do it, and with the last no remainder is rounded.
+_NOT_HALVES = (Rounding.HALF_EVEN, Rounding.FP32_RNE, Rounding.FLOOR)
+_FUNCTIONS = ("add", "sub", "mul", "rescale")  # of the vector engine, which the nodes are made of
 # Codes of a part's range that a step has at least, else it is a bend in a table. ThresholdedRelu in 16 bits, 2 to 32 codes:
 # 93.4 dB as a step; as a table 91.4 up to 16 codes, 83.7 at 32. A limit of 4 loses 2 dB at 2 codes, one of 64 up to 9.7.
 _JUMP = 4.0  # measured above
@@ -59,12 +60,12 @@ class _Line(NamedTuple):
 
 
 def find_step_decomposition(node: Node, function: Function, scope: QuantContext) -> list[Node] | None:
-    """Return the integer nodes of y = function(x), the last of which makes the node's output; None where a table does as
-    well.
+    """Return the integer nodes of y = function(x), the last of which makes the node's output; None where a table must do.
 
     None: the function does not step over the codes of x, or is not made of parts that can be lowered. None too where the
     machine lacks an operation, wraps what a comparison clamps, or rounds towards zero.
-    `node`: of the chip. New constants and tensors go to `scope`.
+    `node`: a `Unary` that runs on the chip, with 16-bit codes. New constants and tensors go to `scope`; some that nothing
+    reads may be left there where the result is None.
     """
     numerics = scope.chip.numerics
     lacks = not all(name in scope.chip.functions for name in _FUNCTIONS)
@@ -251,23 +252,28 @@ class _StepLowering:
         if rounding is Rounding.FLOOR:
             offset += 0.5
         line = _line(self.reals, read)
-        if line is None or line.ends is not None:
+        is_half_even = kind == "round" and rounding not in _NOT_HALVES and _has_halves(read)
+        if is_half_even and line is not None and 1 + abs(line.offset) <= ones.codes.high * step:  # a remainder's codes
+            rounded = self._half_even(line, step, part)
+        elif line is None or line.ends is not None:
             rounded = self._line(_Line(1.0, offset), self.lower(inner), part, ones)
-        elif kind == "round" and rounding not in _NOT_HALVES and (line.slope > 0, line.offset) == (True, 0) and _has_halves(read):
-            rounded = self._half_even(_times(self.x, line.slope), step, part)
         else:
             rounded = self._line(line._replace(offset=line.offset + offset), self.x, part, ones)
         return rounded if y is None else self._rescaled(rounded, y)
 
-    def _half_even(self, x: CodeOperand, step: float, part: Function) -> CodeOperand:
-        """Return x rounded half to even, where codes lie halfway between whole numbers.
+    def _half_even(self, line: _Line, step: float, part: Function) -> CodeOperand:
+        """Return a line of x rounded half to even, in ones; for lines that lie halfway between whole numbers at some codes.
 
-        x is rounded to even numbers first. The remainder, made a little smaller so that halves vanish, is rounded and added.
+        It is rounded to even numbers first. The remainder, made a little smaller so that halves vanish, is rounded and added.
+        `step`: what the line moves by from code to code.
         """
-        ones = self._coded(part, _ONES)
-        even = _times(self._rescaled(_times(x, 0.5), ones), 2.0)
-        remainder = self._sum("sub", x, even, replace(x, name=""))
-        return self._sum("add", even, self._rescaled(_times(remainder, 1 - step / 2), ones), ones)
+        scaled, ones = _times(self.x, abs(line.slope)), self._coded(part, _ONES)
+        even = _times(self._line(_Line(line.slope / 2, line.offset / 2), self.x, part, ones), 2.0)
+        remainder = self._sum("sub" if line.slope > 0 else "add", scaled, even, replace(scaled, name=""))
+        smaller = 1 - step / 2
+        odd = self._line(_Line(float(np.copysign(smaller, line.slope)), smaller * line.offset), remainder, part, ones)
+        bounds = None if line.ends is None else (round(line.ends[0]), round(line.ends[1]))
+        return self._sum("add", even, odd, ones, bounds)
 
     def _sign(self, part: Function, y: CodeOperand | None) -> CodeOperand:
         """Return -1, 0 or 1 as the difference of two comparisons."""
@@ -295,7 +301,7 @@ class _StepLowering:
         return self.steps.constant(self._next("number"), np.array(code), y.quant, y.codes)
 
     def _truth(self, mask: Array) -> CodeOperand:
-        """Return 1 at the codes of x in `mask`, else 0. The mask must have one step."""
+        """Return 1 at the codes of x in `mask` (bool[code]), else 0. Raise _Unknown unless the mask changes exactly once."""
         codes, ends = self.x.codes, np.flatnonzero(np.diff(mask))
         if ends.size != 1:
             raise _Unknown

@@ -24,7 +24,7 @@ from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import quote_name
 from toolchain.schedule.tilings import RegionTilings
 
-_NAMED = 8  # tensors of a layer
+_NAMED = 8  # tensors that an error names at most
 
 
 def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:
@@ -90,7 +90,10 @@ class _UserPlanner(RegionPlanner):
         self.layerwise = RegionTilings(self.layers, self.views, self.model, self.options, pins)
 
     def _pin(self, index: int, inside: frozenset[str]) -> TiledLayer | None:
-        """Return the fixed plan of a layer with these of its tensors in SRAM, or None."""
+        """Return the fixed plan of a layer with these of its tensors in SRAM, or None where it cannot be planned so.
+
+        A layer of a cascade has the plan of the cascade, whatever `inside` is.
+        """
         if index not in self.pinned.in_cascades:
             return self.pinned.plan_layer(index, inside)
         cascades = self.pinned.plan_cascades(self.pinned.inside)

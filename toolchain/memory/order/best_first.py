@@ -1,7 +1,7 @@
 """Search for the order of operators whose peak of live bytes is smallest.
 
 `order_search.order_operators` calls `search_order` on a checked graph. A state is a set of operators that have run, closed
-under predecessors. States are expanded best first, by their peak so far; beam search goes on where the effort ends.
+under predecessors. States are expanded best first, by their peak so far. Where the effort ends, a beam search begins anew.
 
 Safe moves are made at once and not branched over. Let f be the live bytes after a closed set, which is a submodular function.
 From a state S with peak P, a closed set T above S is a safe move if two conditions hold.
@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from toolchain.memory.order.graph import Operator, transient_bytes
 
-BEAM = 64
+BEAM = 64  # states kept for each number of operators run
 LOOKAHEAD = 24  # closed sets looked at for one multi-operator move
 
 
@@ -31,7 +31,7 @@ class OrderResult:
 
     `order`: indices into the given operators, all of them.
     `bound_bytes`: no order has a smaller peak; equal to this order's peak where the search came to its end.
-    `states`: states expanded; equal input gives an equal number.
+    `states`: states expanded best first, without those of the beam search; equal input gives an equal number.
     """
 
     order: tuple[int, ...]
@@ -135,7 +135,7 @@ def search_order(
     """Return the best order found, which is optimal where `effort_states` suffices.
 
     Then `bound_bytes` is its peak. Otherwise the order is that of a beam search, and the bound is valid but may be lower.
-    `sizes`: bytes of each tensor.
+    `sizes`: bytes of each tensor. Graph inputs are live from the start until their last reader has run, outputs to the end.
     The graph must be free of cycles and faults (`order_search.check_graph`).
     """
     graph = _Graph(operators, sizes, graph_inputs, graph_outputs)
