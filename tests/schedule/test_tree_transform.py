@@ -128,6 +128,7 @@ REFUSED: dict[str, Change] = {
     'fuse: layer "c" takes turns already; unfuse it first': lambda t: transform.fuse(t, "b", "c", 2),
     'unfuse: layer "a" takes no turns with others': lambda t: transform.unfuse(t, "a"),
     'store: srm: tensors lie in sram or dram; did you mean "sram"?': lambda t: transform.store(t, "t", "srm"),
+    "store: rows -2: must be 1 or more": lambda t: transform.store(t, "t", "sram", -2),
     'store: rows 2 of "t": latest rows are kept in sram': lambda t: transform.store(t, "t", "dram", 2),
 }
 

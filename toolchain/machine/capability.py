@@ -28,8 +28,8 @@ def find_unsupported(op: MachineOp, chip: Chip) -> str | None:
 def may_be_unsupported(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
     """Return bool[op], True where sizes, base registers, types or `limits` forbid an operation.
 
-    It is a fast test for many operations. The operations' own rules (`MachineOp.broken`) are not asked, so False is no
-    promise.
+    It is a fast test for many operations. True is certain. The operations' own rules (`MachineOp.broken`) are not asked, so
+    False is no promise.
     """
     is_unsupported = np.zeros(len(ops), bool)
     for members in group_by_unit(ops).values():

@@ -33,6 +33,7 @@ class FoldedQdq:
     `types`: types of the codes of these scales, on machines of several types.
     `rounded`: by tensor, the tensor that the file has behind its rounding.
     `dynamic`: tensors that are rounded by a range of each run, which is calibrated.
+    `notes`: for the user, of scales that the machine cannot keep.
     `ended`: tensors that only such rounding reads, at once or behind moves.
     Values of an ended tensor beyond its codes saturate in the file too.
     `shared`: tensors that other nodes read unrounded, although their codes are the file's.
@@ -55,7 +56,8 @@ def fold_qdq(graph: OnnxGraph, chip: Chip) -> FoldedQdq:
     The Clip's output has the other scale, and ends where the codes end.
     A QuantizeLinear stays where anything but a DequantizeLinear of the same scale reads its codes.
     A DequantizeLinear of codes that come into the model stays too.
-    Raise CompileError, with every node, for codes of a width that the machine does not have.
+    Pairs on constants, such as weights, are not here any more: the frontend has taken them.
+    Raise CompileError, with the first 20 nodes, where a QuantizeLinear rounds to wider codes than arrays take.
     `graph`: the frontend's.
     """
     pairs = [n for n in graph.nodes if find_file_quant(n, graph) is not None]

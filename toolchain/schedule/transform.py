@@ -1,8 +1,8 @@
 """Edit a schedule by small transformations: each takes a tree and returns another. Trees are never changed in place.
 
 Layers and tensors are named as in the network. Each function raises CompileError where the tree has no such layer or no
-place for the change. Whether a network and a machine allow the result shows when it is planned
-(`schedule.user_schedule`).
+place for the change, and for counts below 1. A tree does not know the network's axes, memories, units and tensors: whether
+network and machine allow the result shows when it is planned (`schedule.user_schedule`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
 
 
 def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
-    """Remove the layer's loop over `axis`, so that a tile is all of it. This is the inverse of `split`."""
+    """Remove the layer's loop over `axis`, so that a tile is all of it. It undoes a `split` that added the loop."""
 
     def edit(stmt: LayerTree) -> LayerTree:
         if axis not in stmt.steps:
@@ -69,7 +69,8 @@ def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
 
 
 def slots(tree: RegionTree, layer: str, ring: OperandBuffer, count: int | Literal["all"], memory: str = "sram") -> RegionTree:
-    """Set the number of slots of a tile buffer. A buffer that the schedule did not name is added, in `memory`.
+    """Set the number of slots of a tile buffer. A buffer that the schedule did not name is added, in `memory`;
+    one that it named stays in its memory.
 
     `count`: from 1 on, or "all" for one slot for each tile that passes through.
     """
@@ -163,6 +164,8 @@ def unfuse(tree: RegionTree, layer: str) -> RegionTree:
 
 def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTree:
     """Place a tensor in "sram" or "dram". `rows`: only so many of its latest rows lie in sram; 0: all of it."""
+    if rows:
+        _require_count("store", "rows", rows)
     if memory not in TENSOR_MEMORIES:
         raise CompileError(f"store: {memory}: tensors lie in {' or '.join(TENSOR_MEMORIES)}{suggestion(memory, TENSOR_MEMORIES)}")
     if rows and memory != "sram":
@@ -173,7 +176,10 @@ def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTr
 
 
 def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
-    """Return the schedule of these layers alone, with whole cascades that hold them. All else is left to the search."""
+    """Return the schedule of these layers alone, with whole cascades that hold them. All else is left to the search.
+
+    Of the tensors' places, rolling buffers alone are kept, and those of all cascades where one is kept.
+    """
     parts = [tree.parts[place] for place in sorted({_place(tree, "only", name) for name in layers})]
     is_cascade = any(isinstance(part, CascadeTree) for part in parts)
     rows = tuple(alloc for alloc in tree.tensors if alloc.buffer.rows and is_cascade)
