@@ -14,6 +14,7 @@ from same_outputs import check_same
 from scripts.onnx_builder import build_graph, build_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model, unroll_control_flow
+from toolchain.frontend.subgraphs import split_invariant
 
 FLOAT, INT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 
@@ -198,3 +199,21 @@ def test_a_loop_that_ends_nobody_knows_when(count: str, changed: str, reason: st
     with pytest.raises(CompileError) as fault:
         load_model(save(proto, tmp_path))
     assert str(fault.value).splitlines()[0] == f"node again (Loop): {reason}"
+
+
+def test_an_output_left_out_is_no_tensor_that_changes() -> None:
+    nodes = [
+        helper.make_node("Dropout", ["x"], ["a", ""], "changes"),
+        helper.make_node("GRU", ["c", "w", "r"], ["", "b"], "stays", hidden_size=2),
+        helper.make_node("Relu", ["b"], ["d"], "behind"),
+    ]
+    graph = build_graph(nodes, {"x": [1]}, {"a": [1], "d": [1, 1, 2]})
+    once, each = split_invariant(graph)
+    assert [n.name for n in once.node] == ["stays", "behind"] and [n.name for n in each.node] == ["changes"]
+
+
+def test_a_branch_that_draws_is_drawn_in_each_iteration() -> None:
+    draw = build_graph([helper.make_node("RandomNormal", [], ["r"], "draw", shape=[1])], {}, {"r": [1]})
+    node = helper.make_node("If", ["c"], ["y"], "if", then_branch=draw, else_branch=draw)
+    once, each = split_invariant(build_graph([node], {}, {"y": [1]}))
+    assert not once.node and [n.name for n in each.node] == ["if"]

@@ -18,7 +18,7 @@ from toolchain.codegen import HostSubgraph
 from toolchain.errors import CompileError, ProgramError
 from toolchain.passes.select import ASKED_FOR
 from toolchain.report import host_warnings
-from toolchain.report.host_metrics import MACS, host_subgraph_macs
+from toolchain.report.host_metrics import MACS, count_work, host_subgraph_macs
 from toolchain.report.report_text import totals_text
 from toolchain.report.warnings import calibration_warnings
 
@@ -65,6 +65,15 @@ def test_products_of_an_island(op: str, shapes: dict, output: tuple[int, ...], a
 
 def test_every_operator_of_the_table_has_a_case() -> None:
     assert set(MACS) == {c[0] for c in CASES} - {"Relu"}
+
+
+def test_an_operator_of_another_domain_counts_by_its_elements() -> None:
+    standard = island("Attention", {"q": (2, 4, 6, 8), "k": (2, 4, 10, 8), "v": (2, 4, 10, 3)}, (2, 4, 6, 3))
+    proto = onnx.ModelProto.FromString(standard.model)
+    proto.graph.node[0].domain = "com.microsoft"
+    other = HostSubgraph(proto.SerializeToString(), standard.inputs, standard.outputs, standard.nodes)
+    assert count_work(standard) == (2 * 4 * 6 * 10 * (8 + 3), 0)
+    assert count_work(other) == (0, 2 * 4 * 6 * 3)
 
 
 def test_a_shape_that_is_missing_is_said() -> None:

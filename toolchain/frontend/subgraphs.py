@@ -37,7 +37,7 @@ def get_defined_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def instantiate_subgraph(graph: onnx.GraphProto, names: Mapping[str, str], called: str = "") -> onnx.GraphProto:
-    """Return a copy of a graph without inputs, its tensors renamed by `names`, in graphs within it too.
+    """Return a copy of the graph that lacks its inputs, with tensors renamed by `names`, in graphs within it too.
 
     `called`: prefix of the names of its nodes; "" keeps them.
     """
@@ -63,23 +63,26 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 def split_invariant(graph: onnx.GraphProto) -> tuple[onnx.GraphProto, onnx.GraphProto]:
     """Return (once, each): the nodes that do not depend on the graph's inputs, with its constants, and the other nodes.
 
-    `once` gives out every tensor that it makes; `each` has the graph's outputs. Random operators are in `each`.
+    `once` gives out every tensor that it makes, and its constants; `each` has the graph's outputs.
+    Random operators, and nodes whose graphs hold one, are in `each`.
     """
     once, each = onnx.GraphProto(name=graph.name, initializer=graph.initializer), onnx.GraphProto(name=graph.name)
     remaining_nodes = list(graph.node)
-    changing = {i.name for i in graph.input} | {name for n in remaining_nodes if n.op_type in RANDOM for name in n.output}
+    changing = {i.name for i in graph.input} | {name for n in remaining_nodes if _is_random(n) for name in n.output if name}
     while True:
-        changing_nodes = [
-            n
-            for n in remaining_nodes
-            if not changing.isdisjoint((*n.input, *list_captured_names(n))) and not changing.issuperset(n.output)
-        ]
-        if not changing_nodes:
+        changing_nodes = [n for n in remaining_nodes if not changing.isdisjoint((*n.input, *list_captured_names(n)))]
+        more = {name for n in changing_nodes for name in n.output if name}  # "" is an output left out, and no tensor
+        if more <= changing:
             break
-        changing.update(name for n in changing_nodes for name in n.output)
+        changing |= more
     for node in remaining_nodes:
         (each if not changing.isdisjoint(node.output) else once).node.append(node)
     each.output.extend(graph.output)
     once.output.extend(onnx.ValueInfoProto(name=n) for n in sorted({n for node in once.node for n in node.output if n}))
     once.output.extend(onnx.ValueInfoProto(name=i.name) for i in graph.initializer)
     return once, each
+
+
+def _is_random(node: onnx.NodeProto) -> bool:
+    """Return whether the node draws random numbers, or a node of its graphs does."""
+    return node.op_type in RANDOM or any(_is_random(n) for graph in graphs_of(node) for n in graph.node)

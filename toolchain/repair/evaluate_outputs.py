@@ -1,7 +1,7 @@
 """Measure how far a quantized network is from float on samples that no step saw, which decides whether a step is kept.
 
 The steps of a repair call `OutputEvaluator.verdict` for each variant, and `OutputQuality.objection` and `losses` to compare
-two. Levels are in dB of SQNR, cut to FLOOR_DB (-20) to CEILING_DB (60).
+two. Levels are in dB of SQNR, cut to FLOOR_DB (-20) to CEILING_DB (60), except for `weakest_db`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OutputQuality:
 
     @property
     def weakest_db(self) -> float:
-        """Return the least SQNR in dB over the parts, their slices and their indices; CEILING_DB without parts."""
+        """Return the least SQNR in dB over the parts, their slices and their indices, not cut; CEILING_DB without parts."""
         return min((p.weakest_db for p in self.parts), default=CEILING_DB)
 
     def objection(self, before: OutputQuality, *, tested: bool = True, least_db: float = LEAST_GAIN_DB) -> str | None:
@@ -77,8 +77,8 @@ class OutputQuality:
     def losses(self, before: OutputQuality, plain: OutputQuality) -> dict[str, str]:
         """Return for each part that is harmed why it is, by the part's tensor.
 
-        A part is harmed if it loses MOST_LOST_DB against `before`, or is or may be below `plain`. Gains of the other parts do
-        not count.
+        A part is harmed if it loses more than MOST_LOST_DB against `before` or LEAST_GAIN_DB against `plain`. It is too if its
+        mean sample, less a standard error, is MOST_DOUBTED_DB below that of `plain`. Gains of the other parts do not count.
 
         `before`: quality with the steps kept so far; `plain`: quality without repair.
         """

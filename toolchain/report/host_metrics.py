@@ -1,7 +1,7 @@
 """Count what the host does for a compiled model, which the chip's cycles leave out: host subgraphs, products and crossings.
 
 An island is a host subgraph, a segment of the container that onnxruntime runs. `MACS` has a rule for each ONNX operator that
-multiplies and adds; the other nodes count by the elements that they make.
+multiplies and adds; the other nodes count by the elements that they make. Nodes in graphs of If, Loop and Scan do not count.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
     bytes are those of the chip's codes. The seconds are priced by the machine's `host` section.
 
     `chip_macs`: macs of the layers on the chip.
-    Raise ProgramError where a shape of a host subgraph is unknown.
+    Raise ProgramError where a shape of a product of a host subgraph is unknown.
     """
     islands = [s for s in container.segments if isinstance(s, HostSubgraph)]
-    counts = [_count_work(island) for island in islands]
+    counts = [count_work(island) for island in islands]
     macs, elements = sum(macs for macs, _ in counts), sum(elements for _, elements in counts)
     crossings = _crossings(container)
     host = container.machine.chip.host
@@ -73,15 +73,16 @@ def host_subgraph_macs(island: HostSubgraph) -> int:
     """Return the multiply-accumulates of a host subgraph. Operators without a rule in MACS, and those of other domains, count
     0.
 
-    Raise ProgramError where a shape is unknown.
+    Raise ProgramError where a shape of a product is unknown.
     """
-    return _count_work(island)[0]
+    return count_work(island)[0]
 
 
-def _count_work(island: HostSubgraph) -> tuple[int, int]:
+def count_work(island: HostSubgraph) -> tuple[int, int]:
     """Return the multiply-accumulates of a host subgraph, and the elements that its other nodes make.
 
-    An output of unknown shape counts no elements. Raise ProgramError where a shape of a product is unknown.
+    An output of unknown shape counts no elements, nor do nodes that compute shapes.
+    Raise ProgramError where a shape of a product is unknown.
     """
     import onnx
 
@@ -90,14 +91,19 @@ def _count_work(island: HostSubgraph) -> tuple[int, int]:
     for value in (*graph.input, *graph.output, *graph.value_info):
         if all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
             shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
-    others = (node for node in graph.node if node.op_type not in MACS and node.op_type not in SHAPE_OPS)
+    others = (node for node in graph.node if _find_rule(node) is None and node.op_type not in SHAPE_OPS)
     elements = sum(math.prod(shapes[name]) for node in others for name in node.output if name in shapes)
     return sum(_macs(node, shapes) for node in graph.node), elements
 
 
+def _find_rule(node: onnx.NodeProto) -> Rule | None:
+    """Return the rule by which a node's products count; None for another operator, or one of another domain than ONNX's."""
+    return MACS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+
+
 def _macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
     """Return the multiply-accumulates of a node; 0 without a rule. Raise ProgramError where a shape is unknown."""
-    rule = None if node.domain not in ("", "ai.onnx") else MACS.get(node.op_type)
+    rule = _find_rule(node)
     if rule is None:
         return 0
     missing = next((n for n in (*node.input, *node.output) if n and n not in shapes), None)

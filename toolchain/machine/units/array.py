@@ -61,7 +61,7 @@ def product_cycles(
     `group`: weights along `inner` that share a scale, 0: all.
     `taps`: of a window; `inner` is a multiple of them.
 
-    There are R rows, C columns, and K' = ceil(inner / depth).
+    P are the pixels and M the outputs; there are R rows, C columns, and K' = ceil(inner / depth).
     For several taps with `reduction: per_tap`, K' is taps times that of one; in blocks, it is that of whole
     blocks.
     `os`: ceil(P/R) ceil(M/C) folds of K' / rate steps, fill and drain R + C - 2.
