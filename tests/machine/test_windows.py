@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,29 @@ def test_rows_are_those_that_some_window_sees(output: int, kernel: int, stride: 
     dense = dilation == 1 and kernel >= stride
     assert sorted(rows) == sorted(rows_read), reaches
     assert not dense or len(reaches) <= 1
+    assert len(reaches) <= min(output, kernel) + 1  # padding may cut the first run in two
     assert rows_reached(output, kernel, stride, dilation, pad, size) == len(rows_read)
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [(257, 257, 2, 2, 0, 2000), (40000, 2, 3, 1, 1, 119_000), (16384, 6, 10, 4, 9, 170_000), (300, 300, 301, 307, 50, 180_000)],
+)
+def test_rows_of_many_windows_are_those_that_some_window_sees(axis: tuple[int, ...]) -> None:
+    output, kernel, stride, dilation, pad, size = axis
+    rows_seen = np.unique(np.add.outer(np.arange(output) * stride, np.arange(kernel) * dilation) - pad)
+    reaches = window_reach(*axis)
+    rows = [np.add.outer(r.first + np.arange(r.count) * r.step, np.arange(r.length)).ravel() for r in reaches]
+    np.testing.assert_array_equal(np.sort(np.concatenate(rows)), rows_seen[(rows_seen >= 0) & (rows_seen < size)])
+
+
+def test_few_reads_cover_windows_with_holes() -> None:
+    """Check 100 x 100 windows that lie 5 apart, with 2 x 2 taps that lie 2 apart: each tap is one read."""
+    window = {f"{name}_{axis}": n for name, n in (("kernel", 2), ("stride", 5), ("dilation", 2)) for axis in ("height", "width")}
+    sizes = {"input_height": 498, "input_width": 498, "output_height": 100, "output_width": 100}
+    touched = accesses(convolution(**window, **sizes, output_address=1 << 20), CHIP)
+    inputs = sorted((a.address, a.counts, a.strides) for a in touched if not a.write and len(a.counts) == 2)
+    assert inputs == [(at, (100, 100), (5 * 128, 5 * 16)) for at in (0, 2 * 16, 2 * 128, 2 * 128 + 2 * 16)]
 
 
 @settings(CASES, max_examples=100)

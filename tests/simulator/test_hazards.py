@@ -25,6 +25,7 @@ from toolchain.machine import (
     MachineOp,
     MatrixProduct,
     Pool,
+    PoolKind,
     Signal,
     Space,
     Wait,
@@ -166,6 +167,20 @@ def test_reads_of_written_parts_pass():
     )
     check([make_strided_copy(0, 8, 4, 16, 0), back, End()])
     check([make_strided_copy(0, 8, 4, 16, 0), make_strided_copy(8, 8, 4, 16, 0), store(0, 0x5000, 64), End()])
+
+
+def test_columns_that_a_stride_and_a_dilation_skip_are_not_read():
+    """A pool of 257 outputs and 257 taps reads every second one of 1025 columns and writes between them."""
+    window = {"kernel_width": 257, "stride_width": 2, "dilation_width": 2, "input_height": 1, "input_width": 1025}
+    output = {"output_address": 1, "output_height": 1, "output_width": 257, "output_column_stride": 2}
+    limits = {"kind": PoolKind.MAX, "clamp_low": -128, "clamp_high": 127}
+    pool = make(Pool, **(window | output | limits | {"channels": 1, "input_column_stride": 1}))
+    ordered_pool = [Signal(DMA0, 0), Wait(VECTOR, 0), pool]
+    check([make_strided_copy(0, 1, 513, 2, 0), *ordered_pool, End()])
+    assert_refused(
+        [make_strided_copy(0, 1, 512, 2, 0), *ordered_pool, End()],
+        "op 3 pool (vector) reads sram[0x0..0x401) as 513@2x1 bytes, but byte 0x400 was never written",
+    )
 
 
 def test_addresses_outside_a_memory():

@@ -7,15 +7,13 @@ input `size`. All functions work for rows and for columns of a feature map.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from math import gcd, lcm
 
 import numpy as np
 
 from toolchain.machine.columns import IntOrColumn, ceil_div, distinct_rows, is_column, least, most, where
-
-_COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +35,15 @@ class RowRuns:
 def window_reach(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> tuple[RowRuns, ...]:
     """Return the input rows y stride + k dilation - pad that exist, for y < output and k < kernel, in runs.
 
-    Each row occurs once. Rows that stride or dilation skip are left out, unless output * kernel is above 65,536: then
-    all up to the last one are returned.
+    Each row occurs once. Rows that stride or dilation skip are left out.
     """
-    if kernel == 1:
-        first = -(-pad // stride)
-        count = min(output, (size - 1 + pad) // stride + 1) - first
-        if count <= 0:
-            return ()
-        return (RowRuns(first * stride - pad, count, stride, 1) if stride > 1 else RowRuns(first - pad, 1, 1, count),)
-    if (dilation == 1 and kernel >= stride) or output * kernel > _COUNTED:
-        extent = extent_reached(output, kernel, stride, dilation, pad, size)
-        return (RowRuns(0, 1, 1, extent),) if extent > 0 else ()
-    rows = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)}
-    return tuple(_group_equal_runs(_contiguous(sorted(row for row in rows if 0 <= row < size))))
+    reached: list[range] = []
+    for rows in _progressions(range(0, output * stride, stride), range(0, kernel * dilation, dilation)):
+        skipped = max(0, ceil_div(pad - rows.start, rows.step))  # in the padding
+        rows_in_size = range(rows.start - pad + skipped * rows.step, min(rows.stop - pad, size), rows.step)
+        if rows_in_size:
+            reached.append(rows_in_size)
+    return tuple(_join_neighbours(sorted(reached, key=lambda rows: rows.start)))
 
 
 def extent_reached(
@@ -102,23 +95,35 @@ def grid(rows: RowRuns, row_stride: int, columns: RowRuns, column_stride: int) -
     return counts, strides
 
 
-def _contiguous(rows: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, length) of each run of neighbouring rows. `rows`: sorted."""
-    ends = [row for row, after in pairwise(rows) if after != row + 1] + rows[-1:]
-    starts = rows[:1] + [after for row, after in pairwise(rows) if after != row + 1]
-    yield from ((start, end - start + 1) for start, end in zip(starts, ends))
+def _progressions(one: range, other: range) -> Iterator[range]:
+    """Yield progressions that together hold each sum of a number of `one` and a number of `other` once.
+
+    `one`, `other`: from 0 to before a multiple of their step. Progressions are few, or of starts side by side.
+    """
+    common = gcd(one.step, other.step)
+    for axis, along in ((one, other), (other, one)):
+        if axis.step == common and axis.stop >= along.step:  # sums leave out no multiple of the common step
+            yield range(0, axis[-1] + along[-1] + 1, common)
+            return
+    period = lcm(one.step, other.step)  # a number of `one` so much more and of `other` so much less give the same sum
+    repeats = one.stop > period and other.stop > period
+    starts_by_axis = [axis[: period // axis.step] if repeats else axis for axis in (one, other)]
+    ways = [(starts_by_axis[0], one, other), (starts_by_axis[1], other, one)]
+    starts, axis, along = min(ways, key=lambda way: (way[1].step != 1, len(way[0])))
+    for start in starts:
+        last = start + (axis[-1] - start) // period * period if repeats else start
+        yield range(start, last + along[-1] + 1, along.step)
 
 
-def _group_equal_runs(runs: Iterable[tuple[int, int]]) -> Iterator[RowRuns]:
-    """Yield neighbouring runs of one length at one step as one group each."""
-    group: RowRuns | None = None
-    for first, length in runs:
-        step = first - (group.first + (group.count - 1) * group.step) if group else 0
-        if group is None or group.length != length or (group.count > 1 and group.step != step):
-            if group:
-                yield group
-            group = RowRuns(first, 1, 1, length)
-        else:
-            group = RowRuns(group.first, group.count + 1, step, length)
-    if group:
-        yield group
+def _join_neighbours(progressions: Iterable[range]) -> Iterator[RowRuns]:
+    """Yield progressions as runs, those of one length that start side by side as one. `progressions`: in order of starts."""
+    joined: RowRuns | None = None
+    for rows in progressions:
+        if joined and (joined.first + joined.length, joined.count) == (rows.start, len(rows)):
+            joined = replace(joined, length=joined.length + 1)
+            continue
+        if joined:
+            yield joined
+        joined = RowRuns(rows.start, 1, 1, len(rows)) if rows.step == 1 else RowRuns(rows.start, len(rows), rows.step, 1)
+    if joined:
+        yield joined
