@@ -337,6 +337,28 @@ def test_refused(buffers: list[Buffer], message: str) -> None:
     assert str(refusal.value) == message
 
 
+@pytest.mark.parametrize(
+    ("buffers", "peak"),
+    [
+        ([Buffer("a", 0, 4, 9), Buffer("v", 0, 2, 4, view_of="a", offset_bytes=5), Buffer("b", 1, 3, 4, 4, in_place_of="v")], 16),
+        ([Buffer("a", 0, 4, 8), Buffer("b", 1, 3, 8, bank_bytes=8, in_place_of="a")], 16),
+        ([Buffer("a", 0, 4, 8, fixed_address=0), Buffer("b", 1, 5, 8, fixed_address=16, in_place_of="a")], 24),
+        ([Buffer("a", 0, 4, 100), Buffer("b", 1, 5, 8, region=(64, None), in_place_of="a")], 108),
+    ],
+)
+def test_a_right_that_cannot_be_taken_is_not_refused(buffers: list[Buffer], peak: int) -> None:
+    plan = place(buffers)
+    assert not validate(buffers, plan) and plan.peak_bytes <= peak
+    assert not validate(buffers, place(buffers, peak), peak)
+
+
+def test_a_right_that_only_costs_is_no_proof() -> None:
+    """The peak is 100 if the right is left, so the bound is not the 110 of the plan that takes it."""
+    view = Buffer("v", 0, 4, 10, view_of="a", offset_bytes=90)
+    plan = place([Buffer("a", 0, 2, 100), view, Buffer("b", 3, 6, 20, in_place_of="v")])
+    assert plan.bound_bytes <= 100 and plan.proved == (plan.peak_bytes == 100)
+
+
 def test_validator_sees_every_fault() -> None:
     buffers = [
         Buffer("a", 0, 4, 8, 4),

@@ -1,7 +1,7 @@
 """Expand com.microsoft's attention operators, as onnxruntime's tools and onnxruntime-genai write them, into ONNX's own.
 
-MultiHeadAttention, Attention and RotaryEmbedding are of onnxruntime's tools. GroupQueryAttention is of onnxruntime-genai; it
-becomes RotaryEmbedding, TensorScatter and Attention.
+MultiHeadAttention, Attention and RotaryEmbedding are of onnxruntime's tools. GroupQueryAttention is of onnxruntime-genai.
+Each function raises NodeFault for forms that it cannot expand.
 Source: onnxruntime docs/ContribOperators.md. There, rows of a cache that no token has reached are unspecified.
 Here they keep their past values, so that a cache may stay in one place from run to run.
 """
@@ -32,8 +32,7 @@ _REFUSED = {
 def rotary_embedding(w: ExpansionBuilder) -> None:
     """Expand RotaryEmbedding. Its inputs are input, position_ids, cos_cache, sin_cache.
 
-    position_ids has a place for each token, or that of the first. Each function here raises NodeFault for forms it cannot
-    expand.
+    position_ids has a place for each token, or that of the first.
     """
     shape, at, angles, _ = w.shape(0, 3, 4), w.shape(1, 1, 2), w.shape(2, 2), w.shape(3, 2)
     (x, places, cos, sin), depth = w.node.inputs[:4], w.attribute("rotary_embedding_dim", 0)
@@ -51,7 +50,8 @@ def rotary_embedding(w: ExpansionBuilder) -> None:
 def multi_head_attention(w: ExpansionBuilder) -> None:
     """Expand MultiHeadAttention.
 
-    Its inputs are query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value.
+    Its inputs are query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value. The first three must have 3
+    dimensions. Packed or transposed ones, caches of beams, and scores as an output are refused.
     """
     names = [w.input(i) for i in range(3)]
     if not all(names) or any(len(w.types[n].shape) != 3 for n in names):
@@ -66,9 +66,9 @@ def multi_head_attention(w: ExpansionBuilder) -> None:
 
 
 def attention(w: ExpansionBuilder) -> None:
-    """Expand Attention, whose inputs are input, weights, bias, mask_index, past, attention_bias.
+    """Expand Attention, whose inputs are input, weights, bias, mask_index and, at place 5, attention_bias.
 
-    One product makes queries, keys and values.
+    A past, further outputs and do_rotary are refused; a mask must have 2 dimensions. One product makes queries, keys and values.
     """
     if w.input(4) or w.input(6) or w.attribute("do_rotary", 0) or any(w.node.outputs[1:]):
         raise refuse_node(w.node, "has a cache of keys and values together, or turns them (past, do_rotary)", _WRITTEN_OUT)
@@ -128,8 +128,9 @@ def _mask(w: ExpansionBuilder, inputs: tuple[int, int], before: int) -> str:
 
 
 def group_query_attention(w: ExpansionBuilder) -> None:
-    """Expand GroupQueryAttention into RotaryEmbedding, TensorScatter and Attention.
+    """Expand GroupQueryAttention into Attention and what updates its caches, with RotaryEmbedding where do_rotary asks for it.
 
+    New rows enter a cache by TensorScatter; a first chunk is the cache, or goes in front of its rest by Concat.
     Its inputs are query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos, sin, position_ids, bias,
     and at place 16 the lengths of queries. Past keys and values are caches with a place for each token.
     """

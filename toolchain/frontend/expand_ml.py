@@ -31,10 +31,9 @@ def expand_ml_node(node: OnnxNode, types: Mapping[str, TensorType], constants: M
 
 
 def drop_maps(graph: onnx.GraphProto) -> list[str]:
-    """Replace ZipMap nodes whose maps are outputs of the model, in place, so that the outputs are tensors; return a note on
-    each.
+    """Turn each ZipMap whose maps are an output of the model into an Identity, in place; return a note on each.
 
-    The tensor has a column for each class, in the order of the classes.
+    The output becomes a float32 tensor of unknown shape, with a column for each class, in the order of the classes.
     """
     notes: list[str] = []
     outputs = {output.name: output for output in graph.output}
@@ -81,7 +80,7 @@ def _scale(b: ExpansionBuilder) -> None:
 
 
 def _normalize(b: ExpansionBuilder) -> None:
-    """Expand Normalizer by L1 or L2: each row over its norm. By MAX it stays."""
+    """Expand Normalizer by L1 or L2: each row over its norm. By MAX, or of 3 or more dimensions, it stays."""
     power = {"L1": 1, "L2": 2}.get(b.node.op.attributes.get("norm", "MAX"))
     if power is None or len(b.types[b.node.inputs[0]].shape) not in (1, 2):
         return
@@ -130,7 +129,7 @@ def _classify(b: ExpansionBuilder) -> None:
 
 
 def _extract(b: ExpansionBuilder) -> None:
-    """Expand ArrayFeatureExtractor: elements of the last dimension, by their indices."""
+    """Expand ArrayFeatureExtractor: elements of the last dimension, by their indices; of one dimension, [1, indices]."""
     x, indexes = (b.types[n] for n in b.node.inputs)
     if not x.shape:
         return

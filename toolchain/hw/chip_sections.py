@@ -36,6 +36,7 @@ class ParameterEntry(Section):
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of an entry: its bits, rounded up."""
         return -(-(self.bias_bits + self.multiplier_bits + self.shift_bits) // 8)
 
     @property
@@ -108,8 +109,9 @@ class Indirect(Section):
 class Control(Section):
     """The section on the front end: what it does besides reading words in order.
 
-    `bases`: registers that moves may add to an address. `host_bases`: the first of these, which the host sets before a
-    start. `operand_bases`: arrays and vector engines may add base registers too.
+    `bases`: registers that moves may add to an address, numbered from 1. `host_bases`: the first of these, at most `bases`.
+    The host sets each before a start to where an area of dram lies.
+    `operand_bases`: arrays and vector engines may add base registers too.
     """
 
     bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
@@ -123,7 +125,10 @@ class Control(Section):
 
 
 class ConvolutionLimits(Section):
-    """Limits of one convolution or depthwise instruction; not given: none. Pairs are [height, width]."""
+    """Limits of one convolution or depthwise instruction; not given: none. Pairs are [height, width].
+
+    `max_width`: columns of the output.
+    """
 
     max_kernel: Pair | None = None
     max_stride: Pair | None = None
@@ -178,6 +183,8 @@ Decomposed = Literal[
 class Limits(Section):
     """The section on what one instruction may express. Larger operators are split or rewritten; what cannot be goes to
     the host.
+
+    `decompose`: operators that are made of steps in the machine's codes; not listed, these go to the host.
     """
 
     convolution: ConvolutionLimits = ConvolutionLimits()

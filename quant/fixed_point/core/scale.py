@@ -18,9 +18,9 @@ ScaleKind = Literal["multiplier", "pow2", "float32"]
 class ScaleForm:
     """A form of scales that a machine can express: multiplier / 2**shift, 1 / 2**shift, or any float32.
 
-    `kind`: `multiplier`, `pow2` or `float32`, in this order.
+    `kind`: `multiplier`, `pow2` or `float32`: the three forms as listed.
     `multiplier_bits`: magnitude bits, 1..31; multipliers are normalised to [2**(bits-1), 2**bits).
-    `shift_min`, `shift_max`: right shift, inclusive. A negative shift_min (left shift) is allowed only with kind 'pow2'.
+    `shift_min`, `shift_max`: right shift, inclusive, within 0..62. With kind 'pow2' it is within -31..62; below 0 is to the left.
 
     FixedPointError for other values.
     """
@@ -48,12 +48,12 @@ class ScaleForm:
 
     @property
     def shifts(self) -> tuple[int, int]:
-        """The least and the largest shift that instructions and parameters must hold; a float32 has none, which is 0."""
+        """The range of the shift's field: (shift_min if negative, else 0; shift_max). A float32 has no shift, so (0, 0)."""
         return min(0, self.shift_min), 0 if self.kind == "float32" else self.shift_max
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest scale above 0, as floats."""
+        """The smallest and the largest scale above 0, as floats; of float32 the smallest normal one."""
         if self.kind == "float32":
             return float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
         largest = 1 if self.kind == "pow2" else (1 << self.multiplier_bits) - 1
@@ -87,11 +87,13 @@ def float32_from_bits(bits: ArrayLike) -> Array:
 def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
     """Return the nearest scale that `form` expresses, per channel, to real_scale: float[c] or scalar, each finite and >= 0.
 
+    A scalar gives one channel.
+
     The multiplier is round_half_away(q 2**bits) with q, e = frexp(real) (TFLite `QuantizeMultiplier` at 31 bits). Where the shift
     would exceed shift_max the multiplier loses significant bits instead. Powers of two: nearest in log2 (the two neighbours'
     geometric mean rounds up). A scale of 0 gives multiplier 0 and no error, but is refused for powers of two.
-    Raise ScaleRangeError where no multiplier but 0 is left, or the scale is larger than the form's largest, negative or not
-    finite.
+    Raise ScaleRangeError where a scale above 0 would become 0, or a power of two is below 2**-shift_max.
+    Raise it too where the scale is larger than the form's largest, negative or not finite.
     """
     real = np.atleast_1d(np.asarray(real_scale, np.float64))
     bad = ~np.isfinite(real) | (real < 0)

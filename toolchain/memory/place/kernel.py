@@ -25,6 +25,7 @@ The remaining items split into pieces where no item crosses.
 A piece that cannot be placed refutes the choice that made it, whatever the other pieces hold.
 
 In all functions `p` is the problem, which is only read, and `w` the scratch, which is changed.
+`problem` explains their fields, and what sections, units and ranks are.
 A piece is `items` entries of `w.pool` from `at` on. A frame, an open node, is FRAME numbers of `w.frames` from `f` on.
 """
 
@@ -47,14 +48,16 @@ if TYPE_CHECKING:
 PLACED, REFUTED, UNKNOWN = 1, 0, -1
 BIG = 4611686018427387904
 
-# rules to pick a section; orders to try the candidates in
+# Rules to pick a section: the lowest floor, the most units left, a low floor and little slack, the last also over the failures
+# so far, slack alone over these. Then orders to try the candidates in.
 LOWEST, FULLEST, LOW_AND_TIGHT, LOW_TIGHT_FAILING, TIGHT_FAILING = 0, 1, 2, 3, 4
 BY_RANK, BY_NEED, BY_WASTE = 0, 1, 2
 
 # frame: items at, items, candidates at, candidates, next one, parent frame, pending, trail, pool end, pendings
 FRAME = 10
-# work.counts: pool end, trail length, pendings, pending head
+# w.counts: pool end, trail length, pendings, pending head
 POOL, TRAIL, PENDINGS, HEAD = 0, 1, 2, 3
+# The functions that `search.find_compiled_kernel` compiles; fall_array, pile_array and level_array stand in for three of them.
 COMPILED = (
     *("_start", "_lift", "_bound", "_fall", "_pile", "_level", "_pick_section", "_gather", "_slips_under", "_settle_section"),
     *("_sort_values", "_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind", "_split", "_branch", "_full"),
@@ -66,7 +69,8 @@ def decide(p: Items, w: State, target: int, node_limit: int, rule: int, order: i
     """Return (PLACED, REFUTED or UNKNOWN, nodes used).
 
     PLACED: `w.address` holds a plan, in units. UNKNOWN: `node_limit` was reached, or the scratch is full.
-    `target`: in units, no item may end above it; the caller has filled `w.top` by it.
+    `target`: in units, no item may end above it. The caller has set `w.top`, by item the largest address: at most
+    target less its size.
     `rule`: how a node picks its section, LOWEST to TIGHT_FAILING. `order`: how it orders candidates, BY_RANK to BY_WASTE.
     """
     if not _start(p, w, target):

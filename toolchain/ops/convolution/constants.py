@@ -29,7 +29,7 @@ class DeferredBytes(NamedTuple):
 class Constants(NamedTuple):
     """The constant blocks of a tile task, and how an instruction addresses them.
 
-    `parameters`: the byte at which they begin in the block of the weights; None where they are the block after it.
+    `parameters`: the byte at which they begin in the block of the weights; None where they are the block after it or absent.
     `table`: the number of its block; None where there is none.
     """
 
