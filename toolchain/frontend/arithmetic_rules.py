@@ -1,7 +1,6 @@
 """Rewrite elementwise arithmetic and limits into canonical form; `canonicalize` applies `RULES` by operator.
 
-Each rule returns the replacement of its node, or None where it does not apply. Constants of commutative operators stand
-second.
+Each rule returns the replacement of its node, or None where it does not apply. Constants of Add and Mul stand second.
 Sub and Div by constants become Add and Mul. Min, Max, Clip and Relu in a row become one Clip or Relu.
 """
 
@@ -17,7 +16,10 @@ from toolchain.ir.graph import OnnxNode, OnnxOp
 
 
 def scalar(name: str, scope: Rewriter) -> float | None:
-    """Return the one number that a constant holds everywhere; None where it varies, is empty or bool, or is no constant."""
+    """Return the one number that a constant holds everywhere, as a float.
+
+    None where it varies, is empty or bool, or is no constant.
+    """
     value = scope.constants.get(name)
     if value is None or value.size == 0 or value.dtype.kind not in "fiu":
         return None
@@ -92,7 +94,10 @@ def remove_identity(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def merge_constants(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite (x + a) + b as x + (a + b), and products likewise; not where the merged constant would overflow."""
+    """Rewrite (x + a) + b as x + (a + b), and products likewise, for floats.
+
+    Constants whose merged value would overflow, or whose product would vanish though neither is zero, stay apart.
+    """
     op_type, outer = n.op.op_type, scope.constants.get(n.inputs[1])
     before = scope.only_user(n.inputs[0], (op_type,))
     if before is None or outer is None or not scope.is_float(n.inputs[0]):
@@ -105,7 +110,8 @@ def merge_constants(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     constant_finite = np.isfinite(both) | (np.isinf(inner) | np.isinf(outer)) & ~np.isnan(
         both
     )  # a mask's infinity stays what it is
-    if not (constant_finite if op_type == "Add" else np.isfinite(both)).all():
+    product_kept = np.isfinite(both) & ((np.abs(both) >= np.finfo(both.dtype).tiny) | (inner == 0) | (outer == 0))
+    if not (constant_finite if op_type == "Add" else product_kept).all():
         return None
     inputs = (before.inputs[0], scope.constant(n.inputs[1], np.asarray(both)))
     return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=(*before.sources, *n.sources)),))
@@ -136,7 +142,7 @@ def subtract(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def power(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite a power by 2 as x * x, and powers by 0.5 and -1 as Sqrt and Reciprocal."""
+    """Rewrite a power by 2 as x * x, and powers of floats by 0.5 and -1 as Sqrt and Reciprocal."""
     exponent, x = scalar(n.inputs[1], scope), n.inputs[0]
     if exponent is None or not keeps_shape(n, scope):
         return None
@@ -181,7 +187,7 @@ def mean(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def limit(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite Min or Max with one number as a Clip."""
+    """Rewrite a Min or Max of a float tensor and one number as a Clip."""
     for index in (1, 0):
         value, x = scalar(n.inputs[index], scope), 1 - index
         if value is None or n.inputs[x] in scope.constants or not keeps_shape(n, scope, x) or not scope.is_float(n.inputs[x]):
@@ -220,7 +226,7 @@ def clip_limits(n: OnnxNode, scope: Rewriter) -> tuple[float | None, float | Non
 
 
 def clip(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Merge a Clip or Relu with one before it, and drop limits beyond the type's largest number.
+    """Merge a Clip or Relu of floats with one before it, and drop limits beyond the type's largest number.
 
     Limits (0, none) become Relu; no limits leave the input.
     """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toolchain.errors import format_count
-from toolchain.frontend.convert import type_of
+from toolchain.frontend.convert import numpy_dtype, type_of
 from toolchain.frontend.dequantize_state import (
     CODES,
     CodeTensor,
@@ -69,6 +69,7 @@ def dequantize_graph(graph: OnnxGraph, opset: int, static: bool = False) -> Dequ
     """Return the graph in real numbers, with the file's quantization of constants beside it.
 
     Raise CompileError for scales of activations that are not finite and positive.
+    Inputs and outputs keep their names and types, codes included. `graph` is not changed. `opset`: of the model.
     `static`: treat DynamicQuantizeLinear, which takes each run's own range, as a pair whose range is calibrated once.
     """
     walk = DequantizeState(graph, opset, static, dict(graph.types), dict(graph.constants))
@@ -129,8 +130,10 @@ def _quantize(node: OnnxNode, walk: DequantizeState) -> bool:
     read.
     """
     qparams, x = _parameters(node, walk), node.inputs[0]
-    if x in walk.constants and qparams is not None and qparams[1].dtype.name not in NUMPY:
-        walk.constants[node.outputs[0]] = _quantize_constant(walk.constants[x], *qparams[:2], node)
+    if x in walk.constants and qparams is not None and qparams[2] not in NUMPY:
+        scale, point, dtype = qparams
+        point = point.astype(numpy_dtype(dtype))  # absent with output_dtype
+        walk.constants[node.outputs[0]] = _quantize_constant(walk.constants[x], scale, point, node)
         return True
     if x in walk.constants and qparams is not None:
         value_by_output = evaluate(
