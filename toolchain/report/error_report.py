@@ -142,7 +142,8 @@ class Worst:
     """The worst layers, by the error that each adds alone, or by its measured effect on the outputs.
 
     `layers`: at most WORST layers to blame, worst first.
-    `lost`: model tensors whose layers are poor, and either would be good in 16 bits or are in 16 bits already.
+    `lost`: model tensors of poor layers that would be good in 16 bits or are in 16 bits already.
+    Poor is below POOR_SQNR_DB, by the error of the layer alone or by its measured effect on the outputs.
     `silent`: model tensors in 16 bits whose values are below half a step.
     `warnings`: sentences on clipped values and dead channels, whatever the figures.
     `samples`: how many samples were measured.
@@ -160,8 +161,8 @@ def worst_layers(
 ) -> Worst:
     """Return the worst three layers, measured on those of the first samples whose outputs lose most.
 
-    `samples`: samples from the first on; they are read as far as `levels` reach.
-    `levels`: dB of the output that suffers most, of each of the first samples.
+    `samples`: samples from the first on, one for each of `levels`; later ones are not read.
+    `levels`: by sample, the SQNR in dB of the output that suffers most. How many are measured, `Effort` says.
     `quantized`: the machine and the options that advice is for.
     `poor`: a part of the outputs is poor. Then the effect of the worst layers on the outputs is measured and decides the order.
     """

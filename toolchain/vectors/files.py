@@ -32,8 +32,9 @@ LINE_BYTES = 16
 
 
 def load_draws() -> dict[type[MachineOp], Cases]:
-    """Return the function that yields the cases of each operation, plug-ins included. Raise InternalError where two
-    files draw one.
+    """Return, by operation, the function that yields its cases. A plug-in's function comes before a shipped one.
+
+    Raise InternalError where two shipped files draw one operation.
     """
     of_plugins = {op: cases for loaded in get_plugins().values() for op, cases in loaded.plugin.draws.items()}
     return {**_load_files(), **of_plugins}
@@ -64,8 +65,8 @@ def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
 class ReadCase:
     """A case as its file holds it.
 
-    `words`: the program's bytes. `start`, `end`: int64[op], cycles. `metadata`: the file's other keys, such as `cycles`
-    and `program`.
+    `name`: OPERATION.CASE. `words`: the program's bytes. `start`, `end`: int64[op], the cycles at which operations do so.
+    `memory`: by memory, its bytes before and after. `metadata`: the file's other keys, such as `cycles` and `program`.
     """
 
     name: str
@@ -80,7 +81,8 @@ def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool =
     """Write OPERATION.CASE.npz for each case, and index.json; return the cases.
 
     `hexadecimal`: also write .hex files for $readmemh. The whole directory is written or nothing. The same machine
-    gives the same bytes. Raise FixedPointError for a directory that holds something else.
+    gives the same bytes, and an earlier set of cases is replaced. Raise FixedPointError for a directory that holds
+    something else.
     """
     written: list[InstructionCase] = []
     index: list[dict[str, Any]] = []
@@ -141,7 +143,10 @@ def _write_lines(path: Path, lines: Any) -> str:
 
 
 def read_instruction_cases(directory: Path) -> Iterator[ReadCase]:
-    """Yield the cases that `write_instruction_cases` wrote, in the order of index.json."""
+    """Yield the cases that `write_instruction_cases` wrote, in the order of index.json.
+
+    Nothing is checked: not the sums in the index either. Errors of reading are Python's and numpy's own.
+    """
     for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:
             metadata = json.loads(str(file["case"]))
