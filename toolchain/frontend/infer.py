@@ -1,6 +1,7 @@
 """Infer what one ONNX node yields: output types by ONNX's rules, and values by onnxruntime where all inputs are constant.
 
 The import, the rewrite rules and the decompositions use it for each node that they add. All shapes must be static.
+A NodeFault is a CompileError that names the node or nodes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def infer(
 ) -> dict[str, TensorType]:
     """Return the type of each named output. The node's inputs are checked first (`check_inputs`, `check_nodes.check`).
 
-    Raise CompileError on a type error, and on a shape that depends on values.
+    Raise NodeFault on a type error, and on a shape that depends on values.
     `types`: of the inputs. `constants`: values of those inputs that are known.
     """
     schema = schema_of(node, opset)
@@ -243,7 +244,9 @@ def foldable(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> bool:
 
 
 def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
-    """Return the values of every named output, computed by onnxruntime. Raise NodeFault when it cannot run the node.
+    """Return the values of every named output, computed by onnxruntime; a Constant's is its own.
+
+    Raise NodeFault when onnxruntime cannot run the node.
 
     `constants`: values of all inputs.
     """

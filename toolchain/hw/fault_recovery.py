@@ -55,8 +55,9 @@ class RecoveredModels(Generic[Model]):
     models: tuple[Model, ...] = ()
 
     def certain(self, broken: Callable[[Model], Iterable[Broken]]) -> list[Broken]:
-        """Return the rules that both models break, so that they do not depend on the values put in. `broken`: returns a
-        model's broken rules.
+        """Return the rules that both models break, so that they do not depend on the values put in; [] without models.
+
+        `broken`: returns a model's broken rules, which are the same where path and reason are equal.
         """
         each = [list(broken(model)) for model in self.models]
         return [fault for fault in (each[0] if each else ()) if all(fault in one for one in each)]
@@ -65,8 +66,9 @@ class RecoveredModels(Generic[Model]):
 def readings(judge: Judge[Model], data: Any) -> RecoveredModels[Model]:
     """Return the faults of the data, and two models with sound values in their places.
 
-    The data must have faults. All are returned without models where there are more than 32, or no sound values are
-    found. `judge`: returns the model of data, or its faults.
+    `data`: has faults, and is not changed. `judge`: returns the model of data, or its faults.
+    Faults that show behind others count only where both ways of replacing values show them.
+    No models are returned where there are more than 32 faults, or no sound values are found.
     """
     first = judge(data)
     if len(_get_faults(first)) > _MOST:
@@ -74,7 +76,7 @@ def readings(judge: Judge[Model], data: Any) -> RecoveredModels[Model]:
     models, met = list[Model](), list[dict[Broken, RecoveredFault]]()
     for last in (False, True):
         tried, fault_by_key, places = copy.deepcopy(data), dict[Broken, RecoveredFault](), list[KeyPath]()
-        for _ in range(_MOST):
+        for _ in range(_MOST + 1):  # after the last value, too, the data are judged
             result = judge(tried) if places else first
             if not isinstance(result, list):
                 models.append(result)

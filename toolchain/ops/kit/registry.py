@@ -69,6 +69,6 @@ def add_integer_operators(operators: Iterable[type[NpuOp]]) -> None:
 
 
 def remove_integer_operators(names: Iterable[str]) -> None:
-    """Remove a plug-in's integer operators, by NAME; unknown names are ignored."""
+    """Remove a plug-in's integer operators, by NAME; unknown names are ignored. Shipped ones are not protected."""
     for name in names:
         INTEGER_OPERATORS.pop(name, None)

@@ -70,9 +70,12 @@ class Activation:
 
 
 def activations(names: tuple[str, ...], alphas: tuple[float, ...], betas: tuple[float, ...]) -> tuple[Activation, ...]:
-    """Return the activations as a node lists them. `alphas`, `betas`: parameters of those functions that have some, in order.
+    """Return the activations as a node lists them.
 
-    Names are case-insensitive and must be known. Raise ValueError with the name where a function's parameters are not given.
+    `alphas`, `betas`: parameters of those functions that have some, in order. Where they end, defaults of ONNX follow.
+    More of them than the functions take are ignored.
+    Names are case-insensitive and must be known.
+    Raise ValueError with the name where a function without defaults lacks its parameters.
     """
     name_by_lower = {name.lower(): name for name in ACTIVATION_NAMES}
     chosen: list[Activation] = []
