@@ -45,7 +45,10 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SramSweep:
-    """The points of a sweep by rising size, from the smallest size that suffices. own_bytes: the machine's own SRAM."""
+    """The points of a sweep by rising size, from the smallest size that suffices.
+
+    `own_bytes`: the machine's own SRAM, whose point is always among them.
+    """
 
     points: tuple[SweepPoint, ...]
     own_bytes: int
@@ -85,7 +88,7 @@ def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell:
         try:
             points.append(_point(on_this_machine if size == machine.chip.sram.size else compiled(with_sram_size(machine, size))))
         except CompileError:
-            if points:  # the program's addresses reach no further
+            if points and size > machine.chip.sram.size:  # the program's addresses reach no further
                 break
     return SramSweep(tuple(points), machine.chip.sram.size)
 

@@ -197,8 +197,9 @@ class FixedLayers:
         key = index, inside
         if key not in self._plans:
             faults = Faults(self.bound.tree)
-            self._plans[key] = self._plan_layer(index, {self._facts.views[n].root for n in inside}, faults)
-            faults.end()
+            plan = self._plan_layer(index, {self._facts.views[n].root for n in inside}, faults)
+            faults.end()  # before it is kept: a layer with faults raises them each time
+            self._plans[key] = plan
         return self._plans[key]
 
     def plan_layers(self, indices: Sequence[int]) -> dict[int, TiledLayer | None]:
@@ -219,8 +220,9 @@ class FixedLayers:
         return _plan_directed(index, directive, inside, self.bound, self._facts, faults)
 
     def plan_cascades(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
-        """Return the cascades that the schedule names. `resident`: roots that lie in SRAM as a whole. Raise
-        CompileError.
+        """Return the timed cascades that the schedule names. `resident`: roots that lie in SRAM as a whole.
+
+        Raise CompileError with the faults of all cascades.
         """
         key = frozenset(resident)
         if key not in self._planned_cascades:
@@ -236,8 +238,9 @@ class FixedLayers:
         return frozenset(i for cascade in self.bound.cascades for i in cascade.layers)
 
     def least_bytes(self) -> Mapping[int, int]:
-        """Return the SRAM that each named layer needs beside resident roots, by index. Layers of a cascade share
-        theirs.
+        """Return the bytes of SRAM that each named layer needs beside resident roots, by index.
+
+        Layers of a cascade share theirs. Raise CompileError with a layer's faults.
         """
         sram, align = int(Space.SRAM), self._facts.chip.sram.alignment_bytes
         plans = {i: self._least_plan(i) for i in self.bound.directives if i not in self.in_cascades}

@@ -1,7 +1,7 @@
 """The operations that order the engines (signal, wait), and the one that ends a program (end).
 
-Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
-bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+They take no time and touch no bytes (`ZeroTimeOp`). `meaning` yields the manual's text. `queue` returns the index in
+`chip.units` of the queue in which it stands; None: there is no such engine, or none is needed (end).
 """
 
 from __future__ import annotations
