@@ -598,7 +598,9 @@ def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path)
         ("name: &a [*a]\n", "mine.yaml:1: name[0]: nests too deep or contains itself"),
         ("a: &a {b: 1}\nc:\n  <<: *a\n", "mine.yaml:3: c: keys must be plain names"),
         ("? [a, b]\n: 1\n", "mine.yaml:1: file: keys must be plain names"),
-        ("a: 1\n---\nb: 2\n", "mine.yaml:2: not YAML: a second document begins here ('---'); a file describes one machine"),
+        ("a: 1\n---\nb: 2\n", "mine.yaml:2: not YAML: a second document begins here ('---'); a file is one document"),
+        ('a: 1\nb: "\\U00110000"\n', "mine.yaml:2: not YAML: a number here is too large for what it stands for"),
+        (f"%YAML 1.{'1' * 5000}\n---\na: 1\n", "mine.yaml:1: not YAML: a number here is too large for what it stands for"),
         ("a: 2001-02-30\n", "mine.yaml:1: a: '2001-02-30' is no timestamp"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeGuard
 
 import yaml
 from yaml.composer import Composer
+from yaml.scanner import ScannerError
 
 from toolchain.errors import ConfigError, first_line, system_cause
 from toolchain.foundation.atomic_files import read_limited
@@ -60,8 +61,9 @@ def render_path(path: KeyPath) -> str:
 
 
 def read_yaml(file: Path | Traversable, label: str, *, doubles: bool = False) -> Source:
-    """Return a file's contents as `read_source` does. Raise ConfigError also where it cannot be read or is longer than
-    YAML_BYTES.
+    """Return a file's contents as `read_source` does.
+
+    Raise ConfigError also where it cannot be read, or is longer than YAML_BYTES and no resource of a package.
     """
     try:
         text = read_limited(file, YAML_BYTES).decode() if isinstance(file, Path) else file.read_text(encoding="utf-8")
@@ -73,11 +75,11 @@ def read_yaml(file: Path | Traversable, label: str, *, doubles: bool = False) ->
 
 
 def read_source(text: str, label: str, *, doubles: bool = False) -> Source:
-    """Return the data of one YAML document.
+    """Return the data of one YAML document, with keys as text and dates as written.
 
     Raise ConfigError for bad syntax, merge keys, recursion, an empty document, and more depth or nodes than
-    `toolchain.input_limits` allows. `doubles`: keys that are given twice are left in `Source.doubles`; else they raise
-    too.
+    `toolchain.input_limits` allows. Faults of keys and values are told together.
+    `doubles`: keys that are given twice are left in `Source.doubles`; else they raise too.
     """
     try:
         node = _compose_root(text)
@@ -121,7 +123,7 @@ def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
     if problem.startswith("found character"):
         return line, f"{problem.removeprefix('found character ').partition(' ')[0]} cannot begin a value; put the text in quotes"
     if "another document" in problem:
-        return line, "a second document begins here ('---'); a file describes one machine"
+        return line, "a second document begins here ('---'); a file is one document"
     return line, problem
 
 
@@ -154,6 +156,14 @@ class _Bounded(Composer):
 class _Loader(_Bounded, yaml.SafeLoader):
     """The loader in Python, whose messages are PyYAML's own."""
 
+    def fetch_more_tokens(self) -> None:
+        """Read on. Raise ScannerError also for an escape or a version whose number Python refuses, as of \\U00110000."""
+        try:
+            super().fetch_more_tokens()  # type: ignore[no-untyped-call]
+        except ValueError:
+            reason = "a number here is too large for what it stands for"
+            raise ScannerError(None, None, reason, self.get_mark()) from None  # type: ignore[no-untyped-call]
+
 
 if yaml.__with_libyaml__:
 
@@ -185,7 +195,10 @@ class _ScalarConstructor(Protocol):
 
 
 def compose(text: str, loader_type: Callable[[str], _NodeLoader]) -> yaml.Node | None:
-    """Return the root node of a document, None where it is empty. It does what `yaml.compose` does, which has no types."""
+    """Return the root node of a document, None where it is empty. It does what `yaml.compose` does, which has no types.
+
+    Raise YAMLError where the loader refuses the text.
+    """
     loader = loader_type(text)
     try:
         return loader.get_single_node()
