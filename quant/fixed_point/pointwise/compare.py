@@ -60,8 +60,8 @@ def compare_scaled(
 ) -> Array:
     """Return bool[...] of the relation of real values, for broadcast a, b: int8, uint8 or int16[...] of different scales.
 
-    It is exact for float32 scales: S (q - z) has at most 24 + 17 bits, so float64 holds both sides. Raise FixedPointError for
-    wider types.
+    It is exact for float32 scales: S (q - z) has at most 24 + 17 bits, so float64 holds both sides. The types of a and b
+    may differ. Raise FixedPointError for wider types.
     """
     for name, x in (("a", a), ("b", b)):
         if x.dtype.itemsize > 2:
@@ -82,8 +82,8 @@ def tflite_compare8(
 ) -> Array:
     """Return bool[...] of the relation between round((q - z) 2**8 S) of both sides, for broadcast a, b: int8 or uint8[...].
 
-    Scales are below 1. It is not exact: values that differ by less than 2**-8 may count as equal. Source: TFLite EQUAL, LESS, ...
-    with int8 inputs.
+    It is not exact: values that differ by less than 2**-8 may count as equal. Raise FixedPointError for a scale of 1 or more.
+    Source: TFLite EQUAL, LESS, ... with int8 inputs.
     """
 
     def scaled(x: Array, scale: float, zero_point: int) -> Array:
@@ -113,7 +113,7 @@ def arg_min(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bo
 
 def _arg(x: Array, axis: int, keep_dims: bool, last_index: bool, find: Callable[..., Any]) -> Array:
     if x.shape[axis] == 0:
-        raise FixedPointError(f"argmax: shape {x.shape} has no elements on axis {axis}")
+        raise FixedPointError(f"{find.__name__}: shape {x.shape} has no elements on axis {axis}")
     if not last_index:
         return find(x, axis=axis, keepdims=keep_dims).astype(np.int64)
     return x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=keep_dims).astype(np.int64)

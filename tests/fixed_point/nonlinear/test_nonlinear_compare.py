@@ -80,6 +80,7 @@ REFUSALS = [
         "compare_scaled: a is int32; must be int8, uint8 or int16",
     ),
     (lambda: arg_max(np.zeros((2, 0), np.int8)), "argmax: shape (2, 0) has no elements on axis -1"),
+    (lambda: arg_min(np.zeros((2, 0), np.int8)), "argmin: shape (2, 0) has no elements on axis -1"),
 ]
 
 
