@@ -49,11 +49,12 @@ class OpenBlock:
 class FrontEnd:
     """The state of a front end. Methods change it, and raise ValueError where the machine cannot do what they should.
 
+    They set `next` where they jump; the caller moves `at` and `next` on from operation to operation.
     `at`: index of the operation that it carries out. `next`: index of the one that it reads next. `words_before`:
     instruction words before each operation of the program, and before its end. `bases`: values of base registers.
     `indices`: numbers from memory that are added to each, unknown before a run. `open`: repeats and blocks that are
     open, the innermost last. `blocks`: first operation of each block met, by number. `set_by_host`: values of base
-    registers at the start, by number.
+    registers at the start, by number; others begin at 0. No operation sets register 0.
     """
 
     control: Control
@@ -71,7 +72,10 @@ class FrontEnd:
         self.indices = [()] * len(self.bases)
 
     def set_base(self, base: int, source: int, offset: int) -> None:
-        """Set register `base` to register `source` plus `offset`. Raise ValueError where there is no such register."""
+        """Set register `base` to register `source` plus `offset`. Raise ValueError where there is no such register.
+
+        What memory adds to `source` is added to `base` too. Register 0 can be read only.
+        """
         for name, value, least in (("base", base, 1), ("source", source, 0)):
             if not least <= value <= self.control.bases:
                 raise ValueError(f"{name}={value}, must be {least} to {self.control.bases} (control.bases)")
@@ -121,9 +125,7 @@ class FrontEnd:
         self.open.append(OpenBlock(self.next, "block"))
 
     def call(self, number: int) -> None:
-        """Go to the beginning of a block that was met before. Raise ValueError where it was not, or the machine has no
-        calls.
-        """
+        """Go to the beginning of a block that was met before. Raise ValueError where it was not, or the machine cannot."""
         self._enter(number, "call")
         if number not in self.blocks:
             raise ValueError(f"block {number} was not met before")

@@ -60,8 +60,7 @@ FUNCTIONS = _functions(OPERATIONS)
 def add_operations(operation_classes: Iterable[type[MachineOp]]) -> None:
     """Add operations of a plug-in to OPERATIONS and FUNCTIONS.
 
-    Raise TypeError, with both as they were, where a name or a function is taken, slots are missing or the engine is of no
-    known kind.
+    Raise TypeError where a name or a function is taken, slots are missing or the engine is unknown. Both are then as before.
     """
     _replace_operations(_by_name((*OPERATIONS.values(), *operation_classes)))
 

@@ -22,13 +22,15 @@ def elementwise(
     surfaces: tuple[int, int] = (0, 0),
     left_shift: int = 0,
 ) -> machine.Elementwise:
-    """Return an elementwise machine operation.
+    """Return an elementwise machine operation on the last three dimensions of a box: rows, columns, channels.
 
-    `size`: of the box; `out`: where its output lies.
-    `a`, `b`: address, row, column and channel stride in bytes, zero point, multiplier, shift.
+    `size`: of the box, whose dimensions before these are 1; `out`: where its output lies.
+    `a`, `b`: address, row, column and channel stride in bytes (0: broadcast), zero point, multiplier, shift. Zeros stand for
+    a `b` that the kind does not read.
     `output`: zero point, multiplier, shift, low and high clamp.
     `types`: type numbers of a, b and the output.
-    `surfaces`: bytes between granules of channels of a and b.
+    `surfaces`: bytes between granules of channels of a and b; 0 where channels are not blocked.
+    `left_shift`: bits by which the operands of a sum are shifted before they are multiplied.
     """
     height, width, channels = pad_to_three_dims(size)[-3:]
     row, column = row_column(out)
