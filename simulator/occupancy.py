@@ -1,4 +1,4 @@
-"""Count the bytes of a memory that hold a value still to be read, over the time of a run. Traces show them."""
+"""Count the bytes of a memory that hold a value written in a run and still to be read, over its time. Traces show them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int)
     """Return (cycles, bytes), int64[n] each: from each cycle on, so many bytes hold a value still to be read.
 
     A byte is live from the start of the operation that writes it to the end of the last read before the next
-    write.
-    `space`: code of the memory. `run`: of these operations, with times.
+    write. What the run does not write, such as inputs and constants laid there before it, does not count, nor does what
+    it never reads. The cycles increase, and the last bytes are 0; both arrays are empty where nothing is live.
+    `space`: code of the memory, for which 8 bytes are held for each of its bytes. `run`: of these operations, with times.
     """
     size, count = chip.spaces[space].memory.size, len(ops)
     # per byte, the operation that wrote it and the one that read it last, by their places in these orders

@@ -18,12 +18,15 @@ WEIGHT_TYPES = TypeList("numerics.weight and more_weights", "numerics.more_weigh
 
 
 def code(of: str) -> Any:
-    """Make the parameter for a code of activations, such as a bound of a clamp. `of`: the parameter that names its type."""
+    """Make the parameter for a code of activations, such as a bound of a clamp. `of`: the parameter that names its type.
+
+    The chip allows the codes of all its types; `machine.capability` checks a value by the type that the operation names.
+    """
     return parameter("codes", _code, typed_by=of)
 
 
 def zero_point(of: str) -> Any:
-    """Make the parameter for a zero point. `of`: the parameter that names its type."""
+    """Make the parameter for a zero point, which is 0 on machines of symmetric codes. `of`: the parameter that names its type."""
     return parameter("codes", _zero_point, typed_by=of)
 
 
@@ -53,7 +56,7 @@ def _multiplier(operation: Any, chip: Chip) -> Need:
 
 
 def shift() -> Any:
-    """Make the parameter for the shift of a scale, to the right."""
+    """Make the parameter for the shift of a scale, to the right; below 0 to the left where `numerics.scale` allows that."""
     return parameter("bits", _shift)
 
 

@@ -14,8 +14,9 @@ WIDTH, HEIGHT, MARGIN = 1200, 700, 60
 def draw(buffers: Iterable[Buffer], placement: Placement, capacity_bytes: int | None = None) -> str:
     """Return the picture of a plan as SVG text. Buffers of no bytes are left out.
 
-    Each buffer is a box whose tooltip has its numbers. The step with most live bytes is a dashed line, the capacity a red one.
-    `capacity_bytes`: None: no such line.
+    Each buffer is a box whose tooltip has its numbers. The step with most live bytes is a dashed vertical line. Of the
+    horizontal ones the peak is grey, its lower bound blue and dashed, and the capacity red.
+    `placement`: has an address for each of these buffers. `capacity_bytes`: None: no such line.
     """
     buffers = [b for b in buffers if b.size_bytes]
     first = min((b.start for b in buffers), default=0)

@@ -1,5 +1,8 @@
 """Draw the output steps of array operations: entries of channels with results on every edge of the rounding, tables,
 addends, clamps.
+
+A scale is (multiplier, shift). All that is random comes from the bench's generator. The bench raises NotApplicable where the
+machine lacks a scale, a unit or room, and these functions pass it on.
 """
 
 from __future__ import annotations
@@ -45,8 +48,10 @@ def edges(shift: int, largest: int) -> list[int]:
 
 
 def rounding_entries(bench: CaseBuilder) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return (biases, scales), one for each channel: sums on the edges of several shifts, the machine's least and
-    largest included.
+    """Return (biases, scales), one for each channel: sums on the edges of several shifts, then random ones.
+
+    Where scales are powers of two, the machine's least and largest shift are included. Edges at a shift that the machine
+    lacks are left out.
     """
     largest = bench.chip.numerics.largest_sum
     biases: list[int] = []
@@ -80,7 +85,10 @@ def parameters(
 
 
 def random_entries(bench: CaseBuilder, channels: int, shift: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return (biases, scales) of random channels, whose results fill the codes where sums are about 2**(shift + 7)."""
+    """Return (biases, scales) of random channels, whose results fill the codes where sums are about 2**(shift + 7).
+
+    Their scales are equal where the machine has no scales by channel.
+    """
     mantissas = bench.rng.uniform(1.0, 1.9, channels) if bench.chip.numerics.weights_per_channel else [1.3] * channels
     return bench.rng.integers(-500, 500, channels).tolist(), [bench.scale(shift, float(m)) for m in mantissas]
 
