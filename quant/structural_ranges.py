@@ -165,10 +165,10 @@ def _widen_scores(graph: Links, ranges: dict[str, Range], notes: list[str], call
         # scores of things that are rarely there: mostly negative, and the data held no clear case of one
         if node.op_type == "Sigmoid" and logits and logits.high < SCORE_LOGIT and logits.low < -max(logits.high, 0.0):
             ranges[node.input[0]] = Range(logits.low, SCORE_LOGIT)
+            advice = ". Calibrate with data that holds positives" if logits.high < 0 else ""
             notes.append(
                 f"{called(node.input[0])}: the data's largest logit is {logits.high:.3g}, so no score passes "
-                f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}. "
-                "Calibrate with data that holds positives"
+                f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}{advice}"
             )
 
 

@@ -163,6 +163,8 @@ class BuildOptions:
             value = getattr(self, name)
             if isinstance(value, str):  # a sequence too, of its letters
                 raise CompileError(f"{name}: is text; give a tuple of texts, ({value!r},)")
+        if not isinstance(cast(object, self.goal), Goal):
+            raise CompileError(f"goal: is {self.goal!r}; give a toolchain.api.Goal, such as Goal({OBJECTIVES[0]!r})")
         if self.samples is not None and not is_whole_number(self.samples):
             raise CompileError(f"samples {self.samples!r}: must be a whole number")
         if self.samples is not None and self.samples < 1:

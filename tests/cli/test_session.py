@@ -144,6 +144,7 @@ def test_refused(names, changes, reason: str, compiled: Path) -> None:
         ({"hardware": None}, "hardware: is NoneType; give a machine's name, the path of a YAML file, or a loaded machine"),
         ({"host_nodes": "Relu"}, "host_nodes: is text; give a tuple of texts, ('Relu',)"),
         ({"types": "x=int16"}, "types: is text; give a tuple of texts, ('x=int16',)"),
+        ({"goal": "cycles"}, "goal: is 'cycles'; give a toolchain.api.Goal, such as Goal('balanced')"),
         ({"plugins": "a.py"}, "plugins: is text; give a tuple of texts, ('a.py',)"),
         ({"shapes": {"x": "1,4"}}, "shapes: 'x' is '1,4'; give whole numbers, as in {'x': (1, 3, 224, 224)}"),
         ({"shapes": {"x": (1, 4.5)}}, "shapes: 'x' is (1, 4.5); give whole numbers, as in {'x': (1, 3, 224, 224)}"),

@@ -25,6 +25,9 @@ def test_scores_that_the_data_never_held_stay_reachable() -> None:
         "x: the data's largest logit is -2, so no score passes 0.12; its range was opened to 4. "
         "Calibrate with data that holds positives",
     )
+    # positives are there already
+    adjusted = adjust_ranges(proto, {"x": Range(-9, 2.7), "s": Range(0, 0.94), "t": Range(0, 0.94), "y": Range(0, 600)})
+    assert adjusted.notes == ("x: the data's largest logit is 2.7, so no score passes 0.94; its range was opened to 4",)
 
 
 def test_gates_and_balanced_logits_are_left_alone() -> None:
