@@ -48,8 +48,8 @@ def link_region(
     """Return the region's program, constants, ports, states, DRAM areas and the description of its layers.
 
     `graph`: the integer graph. `segment`: the part of it that the plan is for. No argument is changed. `samples`: the
-    plan is of one sample, and the program repeats it over the batch. None: the plan is of the whole batch. `keep`:
-    constants that several layers read are loaded once, where their memory has room (`hoist_constants`).
+    plan is of one sample, and the program repeats it over the batch. None: the plan is of the whole batch. `hoist`:
+    constants that several layers read are loaded once, where their memory has room (`schedule.hoisted_constants`).
 
     Raise DramTooSmall or another CompileError where DRAM, semaphores or base registers do not suffice. Raise StillRead
     where a state's next value would overwrite bytes that are read later: plan again with a copy of it. Raise

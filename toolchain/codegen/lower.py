@@ -94,7 +94,7 @@ def lower_region(
 ) -> list[PlacedOp]:
     """Return every operation of a region in program order, without synchronisation.
 
-    `hoisted_addresses`: on-chip addresses of constants that are loaded once and stay (`hoist_constants`).
+    `hoisted`: places of constants that are loaded once and stay, by the index of a layer (`schedule.hoisted_constants`).
     """
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), AccumulatorAddresses(chip)
@@ -158,7 +158,7 @@ class _LoadChannels:
 class _HoistedBlocks:
     """Constants that are loaded once and stay.
 
-    `places`: their on-chip addresses. `resident_blocks`: (memory, address) of those that are loaded so far.
+    `places`: where they lie, by the index of a layer. `resident_blocks`: (memory, address) of those that are loaded so far.
     """
 
     places: Mapping[int, HoistedBlocks]

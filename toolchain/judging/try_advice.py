@@ -68,6 +68,10 @@ class AdviceTrials:
         self._remaining, self._sample_count = min(effort.tried, _MOST), min(effort.looked_at, 2)
 
     @cached_property
+    def _few_calibration(self) -> list[Sample]:
+        return list(islice(self._calibration, _CALIBRATION))
+
+    @cached_property
     def _judges(self) -> list[Sample]:
         return list(islice(self._samples, self._sample_count))
 
@@ -151,8 +155,8 @@ class AdviceTrials:
 
     def _free_ends(self, network: Network, quantization: Quantization) -> tuple[Network, Quantization] | None:
         """Return the network with its regions' ends as repair leaves them for the host; None where nothing changes."""
-        samples, before = list(islice(self._calibration, _CALIBRATION)), replace(quantization, factors={}, hosted=())
-        freed = free_ends(network, before, samples, lambda stage, done, total: None).quantization
+        before = replace(quantization, factors={}, hosted=())
+        freed = free_ends(network, before, self._few_calibration, lambda stage, done, total: None).quantization
         return None if freed is before else (network.through(replace(freed, types={})), freed)
 
     def _apply(self, advice: Advice) -> tuple[Network, Quantization]:
@@ -173,12 +177,12 @@ class AdviceTrials:
         ranges = {**quantization.ranges, **advice.ranges}
         missing = [n for n in network.tensors if n not in ranges or advice.observer is not None]
         if missing:
-            numerics, samples = network.chip.numerics, list(islice(self._calibration, _CALIBRATION))
+            numerics = network.chip.numerics
             model, others = network.model, {name: numerics.of(codes) for name, codes in types.items()}
             observer = advice.observer or "minmax"
             ranges |= calibrate(
                 model.proto,
-                samples,
+                self._few_calibration,
                 missing,
                 observer=observer,
                 numerics=numerics,

@@ -64,7 +64,7 @@ def count_layer_bytes(
     once.
 
     `visited`: its sampled tiles with marks, of `schedule.sampling.sample_tiles` with this `period`. `unit`: one that
-    runs them.
+    runs them. `loaded`: blocks, by key and memory, that an earlier layer has loaded.
     """
     buffers = defaultdict(lambda: MultiBuffer(sys.maxsize), empty_buffers(slots))
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
@@ -170,6 +170,9 @@ class PlanCosts:
 
 
 def assign_units(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants = NOT_HOISTED) -> PlannedRegion:
-    """Return the plan with the cycles of all its tiles, and the unit of each where there is a choice."""
+    """Return the plan with the cycles of all its tiles, and the unit of each where there is a choice.
+
+    `hoisted`: as of `walk_plan`.
+    """
     timer, layers = walk_plan(plan, model, hoisted=hoisted)
     return replace(plan, cycles=timer.finish(), parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)

@@ -41,7 +41,7 @@ def walk_plan(
     """Time a whole plan; return the timer, whose `finish` gives the cycles, and the layers with the unit of each tile.
 
     `some`: returns the sampled tiles of a layer; None: all tiles are timed, those of stripes too. `preloaded`: by index
-    of a layer, constants that are not loaded.
+    of a layer, constants that are not loaded. `hoisted`: constants that only the first of their layers loads.
     """
     walk = PlanWalk(plan, model, some, preloaded or {}, hoisted)
     return walk.timer, tuple(chain.from_iterable(walk.step(plan, run) for run in plan.runs))
