@@ -237,10 +237,17 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
     assert any("has no bits for unit, but this chip uses 0 to 1 (units mac0, mac1)" in reason for _, reason in faults)
 
 
-@pytest.mark.parametrize("network", ["dscnn_kws", pytest.param("resnet8_cifar", marks=pytest.mark.exhaustive)])
-def test_a_second_array_helps_a_real_network(network: str, model: Path) -> None:
+@pytest.mark.parametrize(
+    ("network", "limit"), [("dscnn_kws", 0.78), pytest.param("resnet8_cifar", 0.81, marks=pytest.mark.exhaustive)]
+)
+def test_a_second_array_helps_a_real_network(network: str, limit: float, model: Path) -> None:
+    """`limit`: cycles with an array of 8x8 beside the one of 16x16, over those of the latter alone.
+
+    Equally well used, the two have 256 / 320 = 0.80 times the cycles. ResNet-8 takes 0.805: both programs do 80 % of
+    the products of their peak. DS-CNN takes 0.777, as a smaller array fills and drains in fewer cycles a fold.
+    """
     onnx.save(fill_network(network), model)
     engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]
     one, equal, smaller = (build(model, BuildOptions(edge16(extra_engines))).figures for extra_engines in engines)
     assert equal["cycles"] < 0.55 * one["cycles"] and equal["arrays_overlap"] >= 0.9
-    assert smaller["cycles"] < 0.78 * one["cycles"] and smaller["arrays_overlap"] >= 0.79
+    assert smaller["cycles"] < limit * one["cycles"] and smaller["arrays_overlap"] >= 0.8
