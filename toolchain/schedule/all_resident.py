@@ -18,6 +18,7 @@ from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.plan_cost import ALONE, AMID
+from toolchain.schedule.tilings import SmallestTile
 
 _STATES = 20_000  # of the search for an order
 _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until all can be placed; what tiles need to be fast
@@ -44,9 +45,10 @@ def reorder_layers(planning: RegionInput) -> RegionInput | None:
 
 def _plan_orders(planning: RegionInput) -> list[AllResidentPlanner]:
     """Return a planner of the given order, and one of the order that the search finds, if that is another."""
-    in_order = AllResidentPlanner(planning)
+    smallest: dict[object, SmallestTile] = {}
+    in_order = AllResidentPlanner(planning, smallest)
     nodes = None if planning.graph.states else in_order.search_order()  # the copy of a state is the last to run
-    return [in_order] if nodes is None else [in_order, AllResidentPlanner(replace(planning, nodes=nodes))]
+    return [in_order] if nodes is None else [in_order, AllResidentPlanner(replace(planning, nodes=nodes), smallest)]
 
 
 def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
@@ -67,11 +69,12 @@ def _smallest(order: AllResidentPlanner) -> PlannedRegion | None:
 class AllResidentPlanner(LayerByLayer):
     """The planner of a region's layers in one order, with every tensor but the ports in SRAM."""
 
-    def __init__(self, planning: RegionInput):
+    def __init__(self, planning: RegionInput, smallest: dict[object, SmallestTile] | None = None):
+        """Take a region. `smallest`: known tiles, as of `RegionTilings.smallest_tiles`."""
         super().__init__(planning)
         self.resident_roots = frozenset(self.storages) - self.port_roots
         inside = {n for n, v in self.views.items() if v.root in self.resident_roots}
-        self.staging = [tile.sizes.get(Space.SRAM, 0) for tile in self.layerwise.smallest_tiles(inside)]
+        self.staging = [tile.sizes.get(Space.SRAM, 0) for tile in self.layerwise.smallest_tiles(inside, smallest)]
 
     @property
     def fewest_bytes(self) -> int:

@@ -76,7 +76,6 @@ class LayerByLayer:
         self.model = CostModel(chip)
         self.in_place = InPlace(self.layers, self.views, self.storages, self.port_roots)
         self.layerwise = RegionTilings(self.layers, self.views, self.model, options)
-        self.overlapping = self.layerwise.find_overlapping()
         self.hoister = ConstantHoister(self.layers if options.hoist else ())
         self.costs = PlanCosts(self.model, self.hoister)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
@@ -101,6 +100,11 @@ class LayerByLayer:
                 else:
                     storages[root] = replace(old, end=step + 1, touches=old.touches + 1)
         return storages
+
+    @cached_property
+    def overlapping(self) -> list[int]:
+        """The layers whose successor runs on units of another kind."""
+        return self.layerwise.find_overlapping()
 
     @cached_property
     def _least(self) -> Sequence[int]:

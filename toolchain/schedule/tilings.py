@@ -280,7 +280,7 @@ def candidates(layer: Layer) -> Sequence[Candidate]:
         for t in layer.tiled.tilings(layer)
     ]
     coarsest = sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
-    parts = {t: layer.tiled.count_kernel_parts(layer, t) for _, t in coarsest if not t.taps}
+    parts = layer.tiled.count_kernel_parts(layer, [t for _, t in coarsest if not t.taps])
     if len(set(parts.values())) > 1:
         together = sorted(coarsest, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, parts.get(c[1], math.inf), c[0]))
         return list(dict.fromkeys(chain.from_iterable(zip(coarsest, together))))
@@ -367,9 +367,14 @@ class RegionTilings:
         """The most slots of a tile buffer."""
         return 2 if self._options.double_buffer else 1
 
-    def smallest_tiles(self, resident: Collection[str] = ()) -> list[SmallestTile]:
-        """Return the smallest tile of each layer with these tensors in SRAM."""
-        by_signature: dict[object, SmallestTile] = {}
+    def smallest_tiles(
+        self, resident: Collection[str] = (), smallest: dict[object, SmallestTile] | None = None
+    ) -> list[SmallestTile]:
+        """Return the smallest tile of each layer with these tensors in SRAM.
+
+        `smallest`: those of equal layers, by signature, for regions of one machine; new ones are added.
+        """
+        by_signature = {} if smallest is None else smallest
         tiles: list[SmallestTile] = []
         for layer in self._layers:
             signature = self._signature(layer, resident)

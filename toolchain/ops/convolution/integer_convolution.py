@@ -94,9 +94,10 @@ class IntegerConvolution(ConvolutionParameters):
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return _lowering(self, layer, tiling).nest(extent)
 
-    def count_kernel_parts(self, layer: Layer, tiling: Tiling) -> int:
-        rows, columns = self.kernel_parts(layer, tiling)
-        return len(rows) * len(columns)
+    def count_kernel_parts(self, layer: Layer, tilings: Sequence[Tiling]) -> dict[Tiling, int]:
+        keys = [(tiling.rows > 1, tiling.columns > 1, tiling.taps) for tiling in tilings]  # all that the parts depend on
+        parts = {key: self.kernel_parts(layer, tiling) for key, tiling in dict(zip(keys, tilings)).items()}
+        return {tiling: len(parts[key][0]) * len(parts[key][1]) for key, tiling in zip(keys, tilings)}
 
     def windows(self, layer: Layer, axis: int) -> Windows:
         """Return the kernel's window on the input, and windows of one element on the residual's tensor."""

@@ -184,11 +184,11 @@ class TiledOp(NpuOp):
         `extent`: the part of the output that is made, None for all of it; only for operators whose `windows` are not None.
         """
 
-    def count_kernel_parts(self, layer: Layer, tiling: Tiling) -> int:
-        """Return into how many parts a tile's sliding window is cut. Each is an instruction that adds to the sums of the one
-        before.
+    def count_kernel_parts(self, layer: Layer, tilings: Sequence[Tiling]) -> dict[Tiling, int]:
+        """Return into how many parts a tile's sliding window is cut, by tiling. Each is an instruction that adds to the sums of
+        the one before.
         """
-        return 1
+        return dict.fromkeys(tilings, 1)
 
     def windows(self, layer: Layer, axis: int) -> Windows | None:
         """Return how rows (axis 1) or columns (axis 2) of an output [1, h, w, c] depend on those of the activations, by
