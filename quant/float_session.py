@@ -90,6 +90,7 @@ def open_session(
     weights: Mapping[str, Any] = NO_WEIGHTS,
     few_runs: bool = False,
     lean: bool = False,
+    plain_outputs: Sequence[Any] | None = None,
 ) -> CheckedSession:
     """Open a model, given as bytes or as the path of its file.
 
@@ -100,6 +101,7 @@ def open_session(
     `weights`: arrays of initializers that the model has no values for, to be kept as long as the session.
     `few_runs`: open fast rather than run fast, which leaves the optimizer off.
     `lean`: memory is returned after each run, which costs time.
+    `plain_outputs`: as in `CheckedSession`.
 
     Raise InferenceError or MemoryError.
     """
@@ -127,7 +129,7 @@ def open_session(
             _collect_cpu_operators(session)
         return session
 
-    return CheckedSession(opened, few_runs)
+    return CheckedSession(opened, few_runs, plain_outputs)
 
 
 class CheckedSession:
@@ -138,21 +140,24 @@ class CheckedSession:
     A model that fails in one of both ways is run in the other. Threads may share a session.
     """
 
-    def __init__(self, opened: Callable[[bool], InferenceSession], few_runs: bool = False) -> None:
+    def __init__(
+        self, opened: Callable[[bool], InferenceSession], few_runs: bool = False, plain_outputs: Sequence[Any] | None = None
+    ) -> None:
         """Open the session. Raise InferenceError or MemoryError.
 
         `opened`: opens the model, optimized or not.
         `few_runs`: the model is never optimized, since optimizing costs more than a run or two gain.
+        `plain_outputs`: the outputs of the first run without the optimizer, which is then not made again; None: it is made.
         """
         self._lock = RLock()  # of the choice, which every thread waits for
-        self._opened, self._few_runs = opened, few_runs
+        self._opened, self._few_runs, self._plain_outputs = opened, few_runs, plain_outputs
         self._chosen: InferenceSession | None = None
         self._optimized = False
         self._session: InferenceSession | None
         findings = _FINDINGS.get()
         self._trusted = findings is not None and findings.agrees and not few_runs
         try:
-            self._session = self._open_trusted() or opened(False)
+            self._session = self._open_trusted() or (opened(False) if plain_outputs is None else None)
         except InferenceError as fault:  # no kernel for a node that the optimizer computes or replaces
             self._session = self._chosen = _or_else(fault, lambda: opened(True))
 
@@ -214,15 +219,17 @@ class CheckedSession:
                 return optimized, values
             del optimized
             self._trusted, self._session = False, None
-        plain = self._open()
-        try:
-            expected = run(plain)
-        except InferenceError as fault:
-            optimized = _or_else(fault, lambda: self._opened(True))
-            return optimized, _or_else(fault, lambda: run(optimized))
-        if self._few_runs:
-            return plain, expected
-        del plain
+        expected, self._plain_outputs = self._plain_outputs, None
+        if expected is None:
+            plain = self._open()
+            try:
+                expected = run(plain)
+            except InferenceError as fault:
+                optimized = _or_else(fault, lambda: self._opened(True))
+                return optimized, _or_else(fault, lambda: run(optimized))
+            if self._few_runs:
+                return plain, expected
+            del plain
         self._session = None  # one is held at a time
         try:
             optimized = self._opened(True)
@@ -408,11 +415,19 @@ class FloatSession:
     """
 
     def __init__(
-        self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False, lean: bool = False
+        self,
+        model: FloatModel,
+        names: Sequence[str],
+        *,
+        threads: int = 1,
+        few_runs: bool = False,
+        lean: bool = False,
+        plain_values: Mapping[str, Any] | None = None,
     ) -> None:
         """Open the sessions of a model. Raise InferenceError or MemoryError.
 
-        `few_runs`, `lean`: as in `open_session`.
+        `few_runs`, `lean`: as in `open_session`. `plain_values`: by name, the tensors of the first sample without
+        onnxruntime's optimizer; None: it is run without first.
         """
         computed_names = [n for n in dict.fromkeys(names) if n not in model.inputs]
         self._names = tuple(names)
@@ -426,6 +441,7 @@ class FloatSession:
                 weights=part.weights,
                 few_runs=few_runs,
                 lean=lean,
+                plain_outputs=None if plain_values is None else [plain_values[name] for name in part.outputs],
             )
             self._sessions.append(_Part(session, part.inputs, part.outputs, part.extra_inputs, part.weights))
 

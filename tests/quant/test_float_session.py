@@ -92,6 +92,22 @@ def test_a_model_that_the_optimizer_changes(factor: float, used: float, note: st
     assert [n.partition("computes ")[2].partition(":")[0] for n in notes] == ([] if note is None else [note])
 
 
+@pytest.mark.parametrize(("factor", "ways"), [(1.0, [True]), (1.01, [True, False])])
+def test_known_outputs_are_not_computed_again(factor: float, ways: list[bool]) -> None:
+    """The optimized model is compared with them; the plain one is opened where they differ."""
+    opened_ways: list[bool] = []
+
+    def open_way(optimized: bool) -> InferenceSession:
+        opened_ways.append(optimized)
+        text = f"g (float[2] x) => (float[2] y) <float f = {{{factor if optimized else 1.0}}}> {{ y = Mul(x, f) }}"
+        return open_model(serialize_text(f'<ir_version: 8, opset_import: ["": 17]> {text}'), session_options(optimized=optimized))
+
+    x = np.array([1, 2], np.float32)
+    session = CheckedSession(open_way, plain_outputs=[x])
+    assert np.array_equal(session.run(None, {"x": x})[0], x)
+    assert (opened_ways, session.is_optimized) == (ways, factor == 1)
+
+
 def test_a_model_that_nothing_runs() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Reshape(x, s) }'
     proto = onnx.parser.parse_model(text)

@@ -73,8 +73,8 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
     try:
         file = FloatSession(_file(model), names, few_runs=True)
         expected = [(sample, file.run(sample)) for sample in samples]
-        for sample, _ in expected[:1]:
-            _compare_optimized(model, names, sample)
+        for sample, values in expected[:1]:
+            _compare_optimized(model, dict(zip(names, values)), sample)
     except InferenceError as fault:
         reason = shorten(fault.reason, _MOST_QUOTED, placeholder=" ...")
         return replace(model, source=None), (
@@ -99,13 +99,13 @@ def check_frontend(model: NormalModel, samples: Iterable[Sample]) -> tuple[Norma
     return model, (*_make_nan_notes(undefined), *_beyond_notes(beyond))
 
 
-def _compare_optimized(model: NormalModel, names: Sequence[str], sample: Sample) -> None:
+def _compare_optimized(model: NormalModel, values: Mapping[str, Any], sample: Sample) -> None:
     """Run the file with onnxruntime's optimizer too, on the first sample. A change of its outputs becomes a note of the build.
 
-    Where nothing changes, later sessions of the build do not compare again.
+    Where nothing changes, later sessions of the build do not compare again. `values`: its outputs without the optimizer, by name.
     """
     trust_optimizer(False)
-    session = FloatSession(_file(model), names)
+    session = FloatSession(_file(model), [*values], plain_values=values)
     session.run(sample)
     trust_optimizer(session.is_optimized)
 
