@@ -63,6 +63,8 @@ LINES = {
     "Round of -d": "n = Neg(d) y = Round(n)",
     "Round of d + 1": "k = Constant<value_float = 1.0>() n = Add(d, k) y = Round(n)",
     "Round of 0.5 - d": "k = Constant<value_float = 0.5>() n = Sub(k, d) y = Round(n)",
+    "Floor of |d|": "n = Abs(d) y = Floor(n)",
+    "Ceil of |d|": "n = Abs(d) y = Ceil(n)",
     "Round of a clamp": "l = Constant<value_float = -3.0>() h = Constant<value_float = 4.5>() n = Clip(d, l, h) y = Round(n)",
 }
 

@@ -10,11 +10,12 @@ import pytest
 from onnx import parser
 
 from quant.fixed_point import ScaleForm
+from quant.fixed_point.pointwise.tables import build_table16, lookup16
 from quant.observe import Range
 from tests.semantics.judge import judge_build
 from toolchain.ir.graph import Quant
 from toolchain.isa import load_machine
-from toolchain.ops.interpolated_tables import TableReadout
+from toolchain.ops.interpolated_tables import TableReadout, make_table
 from toolchain.ops.rescale import Rescale
 from toolchain.ops.scalar_functions import X, affine_bounds
 
@@ -46,6 +47,28 @@ def test_a_line_with_ends_is_a_change_of_scale(nodes: str, tmp_path: Path) -> No
     verdict = judge_build(proto, load_machine("transformer64"), samples, tmp_path, types=("x=int16", "y=int16"))
     assert [type(n.op) for n in verdict.built.container.graph.nodes] == [Rescale]
     assert verdict.outputs[0].sqnr_db >= 75
+
+
+FUNCTIONS = {
+    "magnitude": (np.abs, 8.0, 8.0),
+    "tanh": (np.tanh, 4.0, 1.0),
+    "exponential": (np.exp, 2.0, 7.4),
+    "sine": (np.sin, 9.0, 1.0),
+    "square root of a magnitude": (lambda x: np.sqrt(np.abs(x)), 10.0, 3.2),
+    "jump": (lambda x: np.where(x > 0.1, x + 1, 0.0), 4.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_table_is_sampled_in_the_form_that_leaves_least(name: str) -> None:
+    f, largest, result = FUNCTIONS[name]
+    numerics, x, y = load_machine("wide32_w4a16").chip.numerics, Quant(largest / 32767, 0), Quant(result / 32767, 0)
+    codes = np.arange(-32768, 32768).astype(np.int16)
+    exact = np.clip(f(x.scale * codes) / y.scale, -32768, 32767)
+    forms = [build_table16(f, x.scale, y.scale, form=form) for form in ("tosa", "tflite", "midpoint")]
+    noise = [float(np.mean((lookup16(codes, table, "tflite") - exact) ** 2)) for table in forms]
+    mine = float(np.mean((make_table(f, x, y, numerics).apply(codes) - exact) ** 2))
+    assert mine <= 1.05 * min(noise) and max(noise) >= 1.2 * mine  # 2,048 codes are compared
 
 
 def test_a_symmetric_machine_says_no_offset_by_a_zero_point(tmp_path: Path) -> None:

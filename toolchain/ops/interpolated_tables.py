@@ -6,7 +6,7 @@ scale for which the function's input fills more of them makes it finer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,8 @@ COARSE = 2.0**-8  # of the output's codes: an interpolated table that is off by 
 _FINER = 2.0  # by so much at least is a table better for which its input is rescaled, and so much finer is that
 _EQUAL = 1e-6  # of two scales, relative
 _HALVINGS = 60  # of what lies between two entries
+# By the key `numerics.table.interpolation`. A TOSA machine has plain samples alone, which are exact at zero and at truths.
+_FORMS: Mapping[str, tuple[TableForm, ...]] = {"tosa": ("tosa",), "tflite": ("tosa", "midpoint", "tflite")}
 _LOOKED_AT = 1 << 11  # numbers over the range of what a function reads
 
 
@@ -49,15 +51,36 @@ def make_table(f: Callable[[Array], Array], x: Quant, y: Quant, numerics: Numeri
         half = Rounding.HALF_EVEN if numerics.rounding is Rounding.FP32_RNE else Rounding.HALF_AWAY
         table = build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed, rounding=half)
         return LookupTable(table, "none")
-    entries = build_table16(
-        _extend_to_undefined(f),
-        x.scale,
-        y.scale,
-        form=_form(y, numerics),
-        input_zero_point=x.zero_point,
-        output_zero_point=y.zero_point,
-    )
+    return _build_interpolated_table(_extend_to_undefined(f), x, y, numerics, _choose_form(f, x, y, numerics))
+
+
+def _build_interpolated_table(
+    f: Callable[[Array], Array], x: Quant, y: Quant, numerics: Numerics, form: TableForm
+) -> LookupTable:
+    """Return the table of 513 entries of f, which is defined at every code of x."""
+    entries = build_table16(f, x.scale, y.scale, form=form, input_zero_point=x.zero_point, output_zero_point=y.zero_point)
     return LookupTable(entries, numerics.interpolation)
+
+
+def _choose_form(f: Callable[[Array], Array], x: Quant, y: Quant, numerics: Numerics) -> TableForm:
+    """Return the form of a table of f that has the least squared error over the codes of x.
+
+    Hardware interpolates between the entries of all forms alike.
+    """
+    forms: list[TableForm] = [form for form in _FORMS[numerics.interpolation] if form != "tflite" or y.zero_point == 0]
+    if len(forms) == 1:
+        return forms[0]
+    f, codes = _extend_to_undefined(f), np.rint(np.linspace(*numerics.activation.limits, _LOOKED_AT))
+    output_range = quant_range(y, numerics)
+    with np.errstate(all="ignore"):
+        exact = np.clip(f(x.scale * (codes - x.zero_point)), output_range.low, output_range.high)
+
+    def sum_squares(form: TableForm) -> float:
+        table = _build_interpolated_table(f, x, y, numerics, form)
+        table_values = y.scale * (table.apply(codes.astype(numerics.activation.dtype)) - float(y.zero_point))
+        return float(np.nansum(np.square(table_values - exact)))
+
+    return min(forms, key=sum_squares)
 
 
 def _extend_to_undefined(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -82,11 +105,6 @@ def _extend_to_undefined(f: Callable[[Array], Array]) -> Callable[[Array], Array
         return y
 
     return continued
-
-
-def _form(y: Quant, numerics: Numerics) -> TableForm:
-    """Return the form in which entries are computed: TFLite's table knows no output zero point; its interpolation is the same."""
-    return "tflite" if numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
 
 
 @dataclass(frozen=True)
@@ -164,7 +182,7 @@ class TableReadout:
         """
         if self.input_range is None or self.output_range is None:
             return None
-        y, form = self.y, _form(self.y, self.numerics)
+        y, form = self.y, _choose_form(self.f, read, self.y, self.numerics)
         entries = entries16(
             self.f, read.scale, y.scale, form=form, input_zero_point=read.zero_point, output_zero_point=y.zero_point
         )

@@ -314,11 +314,21 @@ class _StepLowering:
     def _coded(self, part: Function, quant: Quant | None = None) -> CodeOperand:
         """Return the form of a tensor for the part: the type of x, and qparams of the part's own range unless given. Nothing
         is added.
+
+        A part whose values are all codes of x, as of a magnitude, keeps the scale of x, and is exact.
         """
         values = self.values(part)
         if not np.isfinite(values).all():
             raise _Unknown
+        if quant is None and self._are_codes(values):
+            quant = Quant(self.x.quant.scale, 0)
         return CodeOperand("", quant or activation_quant(Range.of(values), self.numerics), self.x.codes, self.x.shape)
+
+    def _are_codes(self, values: Array) -> bool:
+        """Return whether values are whole multiples of the scale of x that its codes hold, one beyond at most."""
+        codes, (low, high) = values / self.x.quant.scale, self.x.codes.limits
+        is_whole = np.abs(codes - np.rint(codes)).max() <= _NEAR * codes.size
+        return bool(is_whole and codes.min() >= low - 1 and codes.max() <= high + 1)
 
     def _constant(self, value: float, like: CodeOperand) -> CodeOperand:
         """Return a number in codes that are finer than those of `like` by a power of two, as far as they hold it."""

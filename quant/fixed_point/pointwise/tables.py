@@ -22,7 +22,7 @@ from quant.fixed_point.pointwise.real_functions import round_half_away
 
 Array = NDArray[Any]
 RealFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-TableForm = Literal["tosa", "tflite"]
+TableForm = Literal["tosa", "tflite", "midpoint"]
 
 TABLE8_ENTRIES = CodeType.INT8.table_entries
 TABLE16_ENTRIES = CodeType.INT16.table_entries
@@ -93,8 +93,9 @@ def build_table16(
 
     'tosa': t[i] = clip(half_away(f(S (128 (i - 256) - z)) / S_o) + z_o), the plain samples; the last one is at 32768. 'tflite':
     LUTPopulateInt16 in `precision`: 512 steps over [-32768, 32767] (a step is 127.998 codes). Each entry is moved by half the
-    error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point. Both saturate to int16; inf
-    and nan saturate (see the module). Raise FixedPointError for another form, or an output zero point with 'tflite'.
+    error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point. 'midpoint': the samples of
+    'tosa' moved so, rounded once. All saturate to int16; inf and nan saturate (see the module). Raise FixedPointError for
+    another form, or an output zero point with 'tflite'.
     """
     t = entries16(
         f,
@@ -125,11 +126,17 @@ def entries16(
         if output_zero_point != 0:
             raise FixedPointError(f"output_zero_point={output_zero_point}: TFLite's 16-bit table has none; use 0 or 'tosa'")
         return _entries16_tflite(f, input_scale, output_scale, input_zero_point, precision)
-    if form != "tosa":
-        raise FixedPointError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
+    if form not in ("tosa", "midpoint"):
+        raise FixedPointError(f"form={form!r}: no such 16-bit table; use 'tosa', 'tflite' or 'midpoint'")
     codes = (np.arange(TABLE16_ENTRIES, dtype=np.float64) - 256) * (1 << TABLE16_STEP_BITS)
-    real = _evaluate(f, float(input_scale) * (codes - input_zero_point))
-    return round_half_away(real / float(output_scale)) + output_zero_point
+    samples = _evaluate(f, float(input_scale) * (codes - input_zero_point)) / float(output_scale)
+    if form == "midpoint":
+        between = codes[:-1] + (1 << TABLE16_STEP_BITS) / 2
+        middle = _evaluate(f, float(input_scale) * (between - input_zero_point)) / float(output_scale)
+        with np.errstate(invalid="ignore"):
+            bias = ((samples[1:] + samples[:-1]) / 2 - middle) / 2
+        samples[:-1] -= np.where(np.isfinite(bias), bias, 0)
+    return round_half_away(samples) + output_zero_point
 
 
 def _entries16_tflite(
@@ -175,7 +182,7 @@ def interpolate16(x: Array, table: Array) -> Array:
     return (base << TABLE16_STEP_BITS) + slope * rest
 
 
-def lookup16(x: Array, table: Array, form: TableForm) -> Array:
+def lookup16(x: Array, table: Array, form: Literal["tosa", "tflite"]) -> Array:
     """Return int16[...], interpolated between two entries of `table`: int16[513], rounded half up, for x: int16[...].
 
     'tosa': TABLE followed by RESCALE by 2^-7 with single rounding, (128 t[i] + (t[i+1] - t[i]) f + 64) >> 7.

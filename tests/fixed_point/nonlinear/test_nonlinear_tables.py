@@ -129,16 +129,19 @@ def test_lookup16_forms_differ_on_steps_beyond_int16() -> None:
 TABLE16_BOUNDS = [
     (sigmoid, 1 / 4096, 1 / 32768, "tosa", 1.3, 0.33),
     (sigmoid, 1 / 4096, 1 / 32768, "tflite", 2.5, 0.50),
+    (sigmoid, 1 / 4096, 1 / 32768, "midpoint", 1.2, 0.31),
     (np.tanh, 1 / 8192, 1 / 32768, "tosa", 1.6, 0.40),
     (np.tanh, 1 / 8192, 1 / 32768, "tflite", 3.8, 0.90),
+    (np.tanh, 1 / 8192, 1 / 32768, "midpoint", 1.4, 0.33),
     (gelu_tanh, 1 / 4096, 1 / 4096, "tosa", 1.3, 0.20),
     (gelu_tanh, 1 / 4096, 1 / 4096, "tflite", 2.2, 0.40),
+    (gelu_tanh, 1 / 4096, 1 / 4096, "midpoint", 1.1, 0.16),
 ]
 
 
 @pytest.mark.parametrize(("f", "sx", "sy", "form", "largest", "mean"), TABLE16_BOUNDS)
 def test_table16_error(f, sx: float, sy: float, form, largest: float, mean: float) -> None:
-    y = lookup16(INT16, build_table16(f, sx, sy, form=form), form)
+    y = lookup16(INT16, build_table16(f, sx, sy, form=form), "tflite")
     error = measure([(y, f(INT16 * sx) / sy)])
     assert error.largest <= largest and error.mean <= mean
 
@@ -149,7 +152,7 @@ def test_table16_zero_points_and_saturation() -> None:
     inner = slice(200, 300)
     np.testing.assert_array_equal(moved[201:301], plain[inner] - 100)
     assert build_table16(lambda v: 1e9 * v, 1.0, 1.0, form="tosa")[[0, 512]].tolist() == [-32768, 32767]
-    for form in ("tosa", "tflite"):
+    for form in ("tosa", "tflite", "midpoint"):
         log = build_table16(np.log, 1.0, 1 / 2000, form=form)
         assert (log[:257] == -32768).all()  # nan, then -inf
         assert log[300] > 0
