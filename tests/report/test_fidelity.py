@@ -1,4 +1,4 @@
-"""Fidelity holds one sample at a time, whatever a network's outputs weigh."""
+"""Fidelity holds one sample at a time, whatever a network's outputs weigh, and says how sure its figures are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
+from quant.fidelity import sqnr_db
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
+from toolchain.report.build_text import build_text
 from toolchain.report.fidelity import fidelity
+from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Session
 
 SIDE = 512
@@ -37,3 +41,25 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert measured.outputs[0].sqnr_db > 30 and len(measured.levels) == 8
     assert peak_bytes < 3 * OUTPUT_BYTES, peak_bytes / OUTPUT_BYTES
+
+
+def test_samples_that_are_far_apart_give_a_standard_error(tmp_path: Path) -> None:
+    """One of four samples lies beyond the codes and has most of the noise; without it SQNR is 20 dB higher."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,64] x) => (float[1,64] y) { y = Tanh(x) }'
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "calib.npy", rng.uniform(-0.5, 0.5, (32, 64)).astype(np.float32))
+    judged = rng.uniform(-0.5, 0.5, (4, 64)).astype(np.float32) * np.array([[1], [1], [1], [4]], np.float32)
+    np.save(tmp_path / "judge.npy", judged)
+    options = BuildOptions("edge16", str(tmp_path / "calib.npy"), judge=str(tmp_path / "judge.npy"), repair="none")
+    built = build(tmp_path / "m.onnx", options)
+    session = Session(built.data, backend="reference")
+    got = np.concatenate([session.run(["y"], {"x": x[None]})[0] for x in judged])
+    masks = [np.arange(4) != i for i in range(4)]
+    levels = [sqnr_db(np.tanh(judged[keep]), got[keep]) for keep in masks]
+    error = built.figures["outputs"][0]["standard_error_db"]
+    assert error == pytest.approx(np.sqrt(3 * np.var(levels)), rel=1e-3) and error > 5
+    line = "4 samples judged, so SQNR has a standard error of dB: y "
+    assert line in build_text(built.figures, ()) and line not in build_text({**built.figures, "judged_on": RANDOM}, ())

@@ -17,6 +17,8 @@ from toolchain.report.layer_breakdown import CAUSES
 from toolchain.report.merge_steps import and_more, group_rows
 from toolchain.report.report_text import JUDGED_ON, RANDOM, cut, table
 
+FAR_APART_DB = 1.0  # docs/accuracy.md: of the standard error
+
 
 def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool = False, sizes: str = "") -> str:
     """Return the report of a build as text. Sections without content are left out; characters that a terminal cannot show are
@@ -39,6 +41,7 @@ def build_text(figures: Mapping[str, Any], notes: Sequence[str], explain: bool =
         report_text.repair_text(figures),
         fidelity_text(figures, "outputs", "outputs"),
         spread_text(figures),
+        standard_error_text(figures),
         fidelity_text(figures, "concats", "concat operands"),
         report_text.worst_text(figures),
         report_text.score_text(figures),
@@ -85,6 +88,17 @@ def spread_text(report: Mapping[str, Any]) -> str:
     finite_levels = sorted(level for level in levels if level is not None)
     each = f"single samples have {finite_levels[0]:.1f} to {finite_levels[-1]:.1f} dB; " if len(finite_levels) > 1 else ""
     return f"{each}--min-sqnr DB judges all {all_of}"
+
+
+def standard_error_text(report: Mapping[str, Any]) -> str:
+    """Return the outputs whose SQNR has a standard error above 1 dB, as other data may differ by twice as much; else an empty
+    text."""
+    if report["judged_on"] == RANDOM:
+        return ""
+    parts = [part for part in report["outputs"] if (part["standard_error_db"] or 0.0) > FAR_APART_DB]
+    errors = ", ".join(f"{cut(part['name'], 60)} {part['standard_error_db']:.1f}" for part in parts)
+    count = format_count(report["judged_samples"], "sample")
+    return f"{count} judged, so SQNR has a standard error of dB: {errors}; --judge DATA judges on more" if parts else ""
 
 
 def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.fidelity import POOR_SQNR_DB, ErrorSums, Fidelity
+from quant.fidelity import POOR_SQNR_DB, ErrorSums, Fidelity, decibels
 from quant.float_session import FloatSession
 from quant.part_sums import PartSums, TensorSlice
 from quant.producer_links import SHAPE_OPS, Links
@@ -77,6 +77,7 @@ class FidelityPart(Fidelity):
     `outputs`: outputs of the model that hold the part.
     `varying_db`: SQNR where the mean of each channel is no signal. It is None where the means are not known or nothing varies.
     `worst_sample_db`: the least SQNR of one sample. Samples of less than a hundredth of the mean energy are left out.
+    `standard_error_db`: of `sqnr_db`, from leaving out each sample in turn. It is None where that is not finite.
     `slices`: parts of the tensor whose values are of unlike size, each along one axis.
     `weak`: indices of each axis below LOW_DB, of any size, the axis with the worst first.
     `peak`: the largest value in float, with its sign.
@@ -89,6 +90,7 @@ class FidelityPart(Fidelity):
     outputs: tuple[str, ...] = ()
     varying_db: float | None = None
     worst_sample_db: float = math.inf
+    standard_error_db: float | None = None
     slices: tuple[TensorSlice, ...] = ()
     weak: tuple[TensorSlice, ...] = ()
     peak: float = math.inf
@@ -162,6 +164,7 @@ class FidelityPart(Fidelity):
             **super().as_json(),
             "varying_sqnr_db": _finite(self.varying_db),
             "worst_sample_db": _finite(self.worst_sample_db),
+            "standard_error_db": self.standard_error_db,
             "parts": slices,
         }
 
@@ -213,6 +216,7 @@ class _TensorSums:
         self.each_db: list[float] = []
         self.each_parts: list[PartSums] = []
         self._energies: list[float] = []
+        self._noises: list[float] = []
         self._scores = ScoreAgreement() if scores else None
 
     def update(self, reference: np.ndarray, got: np.ndarray) -> None:
@@ -224,6 +228,7 @@ class _TensorSums:
         self.parts.add(parts)
         self.each_db.append(error.sqnr_db)
         self._energies.append(error.signal)
+        self._noises.append(error.noise)
         if self._keep:
             self.each_parts.append(parts)
         if self._scores is not None:
@@ -236,6 +241,16 @@ class _TensorSums:
         left out."""
         least = sum(self._energies) / max(len(self._energies), 1) / QUIET
         return min((db for db, energy in zip(self.each_db, self._energies) if energy > least), default=math.inf)
+
+    @property
+    def standard_error_db(self) -> float | None:
+        """Return the standard error of the SQNR in dB, from leaving out each sample in turn; None where one is all that has
+        error."""
+        signal, noise = sum(self._energies), sum(self._noises)
+        without = np.array([decibels(signal - s, noise - n) for s, n in zip(self._energies, self._noises)])
+        if len(without) < 2 or not np.isfinite(without).all():
+            return None
+        return float(np.sqrt((len(without) - 1) * np.var(without)))
 
     def part(
         self, name: str, tensor: str, steps_of: str | None, outputs: tuple[str, ...], means: PartSums | None
@@ -251,6 +266,7 @@ class _TensorSums:
             outputs=outputs,
             varying_db=None if means is None else self.parts.varying_db(means),
             worst_sample_db=self.worst_sample_db,
+            standard_error_db=self.standard_error_db,
             slices=tuple(self.parts.slices(means)),
             weak=tuple(self.parts.list_weak_slices(LOW_DB, means)),
             peak=self.parts.peak,

@@ -179,6 +179,9 @@ class OutputFigures(TypedDict):
     exact: Annotated[bool, "Whether it equals float's."]
     varying_sqnr_db: Annotated[float | None, "SQNR of what varies from sample to sample, where most does not."]
     worst_sample_db: Annotated[float | None, "SQNR of the worst sample."]
+    standard_error_db: Annotated[
+        float | None, "Standard error of `sqnr_db`, by leaving out each sample in turn; null without one."
+    ]
     parts: Annotated[list[OutputSlice], "Slices of unlike size."]
     steps_of: Annotated[str | None, "As of a layer."]
     poor: Annotated[bool, "Whether it is called POOR."]
