@@ -27,7 +27,7 @@ def some_items(rng: random.Random, n: int, alignments: tuple[int, ...] = (1,)) -
         start = rng.randrange(n)
         end = min(n + 1, start + 1 + int(rng.paretovariate(0.7)))
         buffers[str(k)] = Buffer(str(k), start, end, rng.randint(1, 9) * rng.choice([1, 16]), rng.choice(alignments))
-    return make_allocations(buffers, True)
+    return make_allocations(buffers)
 
 
 def test_first_fit_is_the_same_three_times() -> None:
@@ -46,7 +46,7 @@ def test_first_fit_is_the_same_three_times() -> None:
 
 def test_bound_items_lead() -> None:
     buffers = {"a": Buffer("a", 0, 2, 9), "f": Buffer("f", 0, 2, 1, fixed_address=4), "r": Buffer("r", 0, 2, 2, region=(0, 8))}
-    assert [order[:2].tolist() for order in large_orders(make_allocations(buffers, True))] == [[1, 2]] * 6
+    assert [order[:2].tolist() for order in large_orders(make_allocations(buffers))] == [[1, 2]] * 6
 
 
 def test_core_first_against_brute_force() -> None:
@@ -67,7 +67,7 @@ def test_a_core_without_a_plan_raises_the_bound(unit: int) -> None:
     starts, ends = (3, 6, 3, 1, 0, 4, 5, 2, 1, 2), (7, 7, 6, 6, 3, 5, 7, 4, 2, 4)
     sizes = (1, 4, 2, 1, 4, 4, 3, 1, 2, 2)
     buffers = [Buffer(str(k), *row) for k, row in enumerate(zip(starts, ends, (unit * size for size in sizes)))]
-    items = make_allocations({b.name: b for b in buffers}, True)
+    items = make_allocations({b.name: b for b in buffers})
     plan = CoreFirst(items, lower_bound(items), 20_000).run(8 * unit, minimize=True)
     assert plan.bases is not None
     assert plan.bound_bytes == 9 * unit == max(base + i.size_bytes for base, i in zip(plan.bases, items))
@@ -103,7 +103,7 @@ def test_ends_where_no_core_is_small_enough() -> None:
 
 
 def test_windows_lower_what_stands_out() -> None:
-    items = make_allocations({b.name: b for b in read_csv(DATA / "C.1048576.csv")}, True)
+    items = make_allocations({b.name: b for b in read_csv(DATA / "C.1048576.csv")})
     columns = make_columns(items)
     size = columns.size
     initial_bases = Fitter(items).fit(large_orders(items)[0])

@@ -92,7 +92,7 @@ def every_strategy_decides(count: int, seed: int) -> None:
     rng = random.Random(seed)
     for k in range(count):
         buffers = random_buffers(rng, rng.randint(1, 7), rng.choice([3, 6, 12]), rng.choice([3, 9]))
-        decider = Decider(make_allocations({b.name: b for b in buffers}, True), compiled=False)
+        decider = Decider(make_allocations({b.name: b for b in buffers}), compiled=False)
         best = smallest_peak_by_stacking(buffers)
         strategy = draw_strategy(7 * k)  # mirrored and jittered ones too
         assert decider.decide(best, strategy, 10**6).bases is not None, (buffers, strategy)
@@ -134,7 +134,7 @@ def test_minimalloc_at_capacity() -> None:
 def test_same_plan_compiled_or_not(name: str) -> None:
     if find_compiled_kernel() is None:
         pytest.skip("needs the extra `fast`")
-    items = make_allocations({b.name: b for b in read_csv(DATA / f"{name}.1048576.csv")}, True)
+    items = make_allocations({b.name: b for b in read_csv(DATA / f"{name}.1048576.csv")})
     fast = Decider(items, compiled=True).attempts(CAPACITY, 600)
     plain = Decider(items, compiled=False).attempts(CAPACITY, 600)
     assert fast == plain
@@ -143,7 +143,7 @@ def test_same_plan_compiled_or_not(name: str) -> None:
 
 def test_minimalloc_proved_at_the_bound_without_numba() -> None:
     buffers = read_csv(DATA / "B.1048576.csv")
-    decider = Decider(make_allocations({b.name: b for b in buffers}, True), compiled=False)
+    decider = Decider(make_allocations({b.name: b for b in buffers}), compiled=False)
     verdict = decider.attempts(CAPACITY, 1000)
     assert verdict.bases is not None
 
@@ -320,6 +320,28 @@ def test_does_not_fit_says_why() -> None:
         ),
         ([Buffer("a", 0, 1, 9, bank_bytes=8)], "buffer a: size 9 is larger than its bank of 8 bytes"),
         ([Buffer("a", 0, 1, 9, region=(4, 8))], "buffer a: size 9 does not fit its region [4, 8)"),
+        (
+            [Buffer("a", 0, 2, 16, fixed_address=64, region=(0, 32))],
+            "buffer a: 16 bytes at its fixed address 64 leave its region [0, 32); change one of both",
+        ),
+        (
+            [Buffer("a", 0, 2, 16, fixed_address=24, bank_bytes=32)],
+            "buffer a: 16 bytes at its fixed address 24 cross a bank of 32 bytes; the next address that does not is 32",
+        ),
+        (
+            [Buffer("a", 0, 2, 16, 32, region=(4, 20))],
+            "buffer a: 16 bytes with alignment 32 have no address in its region [4, 20); let it end at 48 or later",
+        ),
+        (
+            [Buffer("a", 0, 2, 32, 8, region=(0, 40)), Buffer("v", 0, 2, 8, region=(64, 80), view_of="a", offset_bytes=8)],
+            "buffer a: no address with alignment 8 suits it and the buffers that lie in it "
+            "(a at offset 0 has region [0, 40); v at offset 8 has region [64, 80)); move or widen one of these",
+        ),
+        (
+            [Buffer("a", 0, 2, 32, fixed_address=0), Buffer("v", 0, 2, 0, region=(64, 80), view_of="a")],
+            "buffer a: no address suits it and the buffers that lie in it "
+            "(a at offset 0 has fixed address 0; v at offset 0 has region [64, 80)); move or widen one of these",
+        ),
         ([Buffer("a", 0, 1, 9, view_of="b")], "buffer a: refers to b, which is not among the buffers"),
         (
             [Buffer("a", 0, 1, 9, view_of="b", offset_bytes=2), Buffer("b", 0, 1, 10)],
@@ -350,6 +372,20 @@ def test_a_right_that_cannot_be_taken_is_not_refused(buffers: list[Buffer], peak
     plan = place(buffers)
     assert not validate(buffers, plan) and plan.peak_bytes <= peak
     assert not validate(buffers, place(buffers, peak), peak)
+
+
+@pytest.mark.parametrize(
+    ("buffers", "capacity"),
+    [
+        # the right of b excludes the larger one of c
+        ([Buffer("a", 0, 2, 16), Buffer("b", 1, 4, 8, in_place_of="a"), Buffer("c", 1, 4, 16, in_place_of="a")], 24),
+        # in the place of a, b would need 164 bytes
+        ([Buffer("a", 0, 2, 100, 64), Buffer("b", 1, 5, 36, in_place_of="a"), Buffer("c", 2, 5, 64, fixed_address=0)], 136),
+        ([Buffer("a", 0, 2, 16, region=(0, 16)), Buffer("b", 1, 4, 16, region=(0, 16), in_place_of="a")], None),
+    ],
+)
+def test_another_choice_of_rights_is_found(buffers: list[Buffer], capacity: int | None) -> None:
+    assert not validate(buffers, place(buffers, capacity), capacity)
 
 
 def test_a_right_that_only_costs_is_no_proof() -> None:

@@ -70,7 +70,8 @@ class Buffer:
     `apart_from`: names of buffers with which it shares no bank of `bank_bytes` while both are live.
     `view_of`, `offset_bytes`: it lies exactly `offset_bytes` into that buffer, and both may overlap.
     `in_place_of`: it may take the address of that buffer and overlap it: a right, not a duty.
-    `place` does not use it where either, or a view of one, has a fixed address, a region or banks.
+    Where either, or a view of one, has a fixed address or a region, `place` uses it only where there is no plan without it.
+    With banks it is not used.
     """
 
     name: str
@@ -154,6 +155,40 @@ def _check_numbers(b: Buffer) -> None:
         )
 
 
+def clear_banks(at: int, size_bytes: int, alignment_bytes: int, bank_bytes: int) -> int:
+    """Return the lowest multiple of the alignment from `at` on, itself one, at which so many bytes lie in one bank.
+
+    `bank_bytes`: 0: no banks, so `at` is returned.
+    """
+    while bank_bytes and size_bytes and at // bank_bytes != (at + size_bytes - 1) // bank_bytes:
+        at += -at % bank_bytes
+        at += -at % alignment_bytes
+    return at
+
+
+def _check_address(b: Buffer) -> None:
+    """Raise InvalidBuffers where a fixed address, or each multiple of the alignment in a region, breaks region or bank."""
+    low, high = b.region or (0, None)
+    fixed, size = b.fixed_address, b.size_bytes
+    if fixed is not None and (fixed < low or (high is not None and fixed + size > high)):
+        raise InvalidBuffers(
+            f"buffer {b.name}: {size} bytes at its fixed address {fixed} leave its region [{low}, {high}); change one of both"
+        )
+    at = low + -low % b.alignment_bytes if fixed is None else fixed
+    legal = clear_banks(at, size, b.alignment_bytes, b.bank_bytes)
+    if fixed is not None and legal != fixed:
+        raise InvalidBuffers(
+            f"buffer {b.name}: {size} bytes at its fixed address {fixed} cross a bank of {b.bank_bytes} bytes; "
+            f"the next address that does not is {legal}"
+        )
+    if high is not None and legal + size > high:
+        bank = f" and no crossing of a bank of {b.bank_bytes} bytes" if b.bank_bytes else ""
+        raise InvalidBuffers(
+            f"buffer {b.name}: {size} bytes with alignment {b.alignment_bytes}{bank} have no address "
+            f"in its region [{low}, {high}); let it end at {legal + size} or later"
+        )
+
+
 def _check_links(b: Buffer, by_name: Mapping[str, Buffer]) -> None:
     """Raise InvalidBuffers where a region, a bank or a reference to another buffer is impossible."""
     if b.bank_bytes < 0 or (b.bank_bytes and b.size_bytes > b.bank_bytes):
@@ -164,6 +199,8 @@ def _check_links(b: Buffer, by_name: Mapping[str, Buffer]) -> None:
         low, high = b.region
         if low < 0 or (high is not None and high - low < b.size_bytes):
             raise InvalidBuffers(f"buffer {b.name}: size {b.size_bytes} does not fit its region [{low}, {high})")
+    if b.region is not None or b.bank_bytes:
+        _check_address(b)
     for other in (*b.apart_from, b.view_of, b.in_place_of):
         if other is not None and other not in by_name:
             raise InvalidBuffers(f"buffer {b.name}: refers to {other}, which is not among the buffers")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lcm
 
-from toolchain.memory.buffer import Buffer, InvalidBuffers
+from toolchain.memory.buffer import Buffer, InvalidBuffers, clear_banks
 
 # (start, end, first byte, end byte), bytes from the item's base
 Part = tuple[int, int, int, int]
@@ -58,30 +58,49 @@ class Allocation:
         at = max(address, self.low)
         if self.alignment_bytes > 1:
             at += -at % self.alignment_bytes
-        while self.bank_bytes and at // self.bank_bytes != (at + self.size_bytes - 1) // self.bank_bytes:
-            at += -at % self.bank_bytes
-            at += -at % self.alignment_bytes
-        return at
+        return clear_banks(at, self.size_bytes, self.alignment_bytes, self.bank_bytes) if self.bank_bytes else at
 
 
-def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bool = True) -> list[Allocation]:
+def make_allocations(by_name: Mapping[str, Buffer], rights: Sequence[Buffer] = (), legal: bool = True) -> list[Allocation]:
     """Return the allocations, in the order of their first buffer.
 
-    Buffers of no bytes are left out: any legal address will do, which the caller gives them.
+    One of no bytes has no parts: any legal address will do, which the caller gives it. It is not for the search.
     `by_name`: buffers that `check_buffers` has passed.
-    `take_rights`: each `in_place_of` is taken where nothing else would be overlapped.
+    `rights`: buffers whose `in_place_of` is taken, in this order, each where nothing else would be overlapped.
     `legal`: False takes all of them, and forgets the addresses that joined buffers are bound to.
     No plan comes of that, but at no step are fewer bytes in use, whatever rights a plan takes.
-    Raise InvalidBuffers where joined buffers contradict one another in alignment, bank or fixed address.
+    Raise InvalidBuffers where a view and its buffer contradict one another in alignment, bank, region or fixed address.
     """
-    if not any(b.view_of or b.in_place_of for b in by_name.values()):
-        return [_single(b) for b in by_name.values() if b.size_bytes]
+    if not rights and not any(b.view_of for b in by_name.values()):
+        return [_single(b) for b in by_name.values()]
     groups = _view_groups(by_name)
-    if take_rights:
-        _take_rights(groups, by_name, legal)
+    _take_rights(groups, rights, by_name, legal)
     distinct = {id(members): members for members in groups.values()}
-    sized = ([(n, o) for n, o in members.items() if by_name[n].size_bytes] for members in distinct.values())
-    return [_join(members, by_name, legal) for members in sized if members]
+    return [_join(list(members.items()), by_name, legal) for members in distinct.values()]
+
+
+def list_rights(by_name: Mapping[str, Buffer]) -> list[Buffer]:
+    """Return the buffers that may take another's place, in the order of their starts."""
+    return sorted((b for b in by_name.values() if b.in_place_of), key=lambda b: (b.start, b.name))
+
+
+def rights_to_try(by_name: Mapping[str, Buffer]) -> list[list[Buffer]]:
+    """Return choices of buffers whose `in_place_of` is taken, for `make_allocations`, the best first as a rule.
+
+    A right may exclude another, and one that is taken may cost bytes. So three further choices are for buffers of which
+    the first leaves no plan. They take rights of bound buffers too, then the largest first, then none.
+    """
+    rights = list_rights(by_name)
+    groups = _view_groups(by_name) if rights else {}
+    free = [b for b in rights if not any(map(_is_bound, (by_name[n] for g in (b.name, b.in_place_of or "") for n in groups[g])))]
+    largest = sorted(rights, key=lambda b: -min(b.size_bytes, by_name[b.in_place_of or ""].size_bytes))
+    choices = [free, rights, largest, []]
+    return [choice for i, choice in enumerate(choices) if choice not in choices[:i]]
+
+
+def _is_bound(b: Buffer) -> bool:
+    """Return whether a buffer's address is bound by more than its alignment."""
+    return b.fixed_address is not None or b.region is not None or bool(b.bank_bytes)
 
 
 def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
@@ -106,9 +125,8 @@ def _view_groups(by_name: Mapping[str, Buffer]) -> dict[str, dict[str, int]]:
     return groups
 
 
-def _take_rights(groups: dict[str, dict[str, int]], by_name: Mapping[str, Buffer], legal: bool) -> None:
-    """Join groups in place, in the order of the buffers' starts: `groups` is changed."""
-    rights = sorted((b for b in by_name.values() if b.in_place_of), key=lambda b: (b.start, b.name))
+def _take_rights(groups: dict[str, dict[str, int]], rights: Sequence[Buffer], by_name: Mapping[str, Buffer], legal: bool) -> None:
+    """Join groups in place, in the order of `rights`: `groups` is changed."""
     for b in rights:
         old = by_name[b.in_place_of or ""]
         ours, theirs = groups[b.name], groups[old.name]
@@ -125,11 +143,14 @@ def _take_rights(groups: dict[str, dict[str, int]], by_name: Mapping[str, Buffer
 def _may_join(ours: Mapping[str, int], theirs: Mapping[str, int], shift: int, b: Buffer, by_name: Mapping[str, Buffer]) -> bool:
     """Return whether one group may move onto the other: only `b` and the buffer whose place it takes overlap.
 
-    `shift`: bytes added to the offsets of `ours`. Groups with fixed addresses, regions or banks are never joined.
+    `shift`: bytes added to the offsets of `ours`. Groups that have no address together are not joined.
     """
-    members = [by_name[n] for n in (*ours, *theirs)]
-    if any(m.fixed_address is not None or m.region is not None or m.bank_bytes for m in members):
-        return False
+    joined = [*((n, offset + shift) for n, offset in ours.items()), *theirs.items()]
+    if any(map(_is_bound, (by_name[n] for n, _ in joined))):
+        try:
+            _join(joined, by_name, legal=True)
+        except InvalidBuffers:
+            return False
     for name, offset in ours.items():
         m, low = by_name[name], offset + shift
         for other_name, at in theirs.items():
@@ -151,7 +172,7 @@ def _single(b: Buffer) -> Allocation:
         b.size_bytes,
         b.alignment_bytes,
         ((b.name, 0),),
-        ((b.start, b.end, 0, b.size_bytes),),
+        ((b.start, b.end, 0, b.size_bytes),) if b.size_bytes else (),
     )
     if b.fixed_address is None and b.region is None and not b.bank_bytes:
         return item
@@ -165,25 +186,31 @@ def _single(b: Buffer) -> Allocation:
 
 def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer], legal: bool) -> Allocation:
     """Return the allocation of several buffers. `members`: (name, offset), from any zero. `legal`: as in `make_allocations`."""
-    if len(members) == 1 and members[0][1] == 0:
+    if len(members) == 1:
         return _single(by_name[members[0][0]])
     lowest = min(offset for _, offset in members)
     shifted = tuple((name, offset - lowest) for name, offset in members)
-    parts = tuple((by_name[n].start, by_name[n].end, o, o + by_name[n].size_bytes) for n, o in shifted)
+    parts = tuple((by_name[n].start, by_name[n].end, o, o + by_name[n].size_bytes) for n, o in shifted if by_name[n].size_bytes)
     item = Allocation(
-        min(p[0] for p in parts),
-        max(p[1] for p in parts),
-        max(p[3] for p in parts),
+        min((p[0] for p in parts), default=0),
+        max((p[1] for p in parts), default=0),
+        max((p[3] for p in parts), default=0),
         1,
         shifted,
         parts,
     )
-    if not legal:
+    if legal:
+        _bind(item, by_name)
+    else:
         item.alignment_bytes = gcd(*(by_name[name].alignment_bytes for name, _ in shifted))
-        item.parts = _merge_parts(item)
-        return item
+    item.parts = _merge_parts(item)
+    return item
+
+
+def _bind(item: Allocation, by_name: Mapping[str, Buffer]) -> None:
+    """Bind the base of joined buffers, in place, to what binds the address of each. Raise InvalidBuffers where none is left."""
     low, high, fixed = 0, None, None
-    for name, offset in shifted:
+    for name, offset in item.members:
         b = by_name[name]
         item.alignment_bytes = lcm(item.alignment_bytes, b.alignment_bytes)
         if offset % b.alignment_bytes:
@@ -199,15 +226,28 @@ def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer], leg
                 raise InvalidBuffers(f"buffer {name}: fixed address {b.fixed_address} contradicts that of its view")
             fixed = b.fixed_address - offset
     item.low, item.high = low, high
+    if fixed is not None and fixed % item.alignment_bytes:
+        raise InvalidBuffers(
+            f"buffer {item.members[0][0]}: the fixed address of a view puts it at {fixed + item.members[0][1]}, "
+            f"against the alignment {item.alignment_bytes} of the buffers joined with it"
+        )
+    base = item.lowest_base(0) if fixed is None else fixed
+    if base < low or (high is not None and base + item.size_bytes > high):
+        aligned = f" with alignment {item.alignment_bytes}" if item.alignment_bytes > 1 else ""
+        bound = [f"{n} at offset {o} has {_binding(by_name[n])}" for n, o in item.members if _is_bound(by_name[n])]
+        raise InvalidBuffers(
+            f"buffer {item.members[0][0]}: no address{aligned} suits it and the buffers that lie in it "
+            f"({'; '.join(bound)}); move or widen one of these"
+        )
     if fixed is not None:
-        if fixed % item.alignment_bytes:
-            raise InvalidBuffers(
-                f"buffer {shifted[0][0]}: the fixed address of a view puts it at {fixed + shifted[0][1]}, "
-                f"against the alignment {item.alignment_bytes} of the buffers joined with it"
-            )
         item.low, item.high, item.fixed = fixed, fixed + item.size_bytes, True
-    item.parts = _merge_parts(item)
-    return item
+
+
+def _binding(b: Buffer) -> str:
+    """Return the words for what binds a buffer's address."""
+    region = "" if b.region is None else f"region [{b.region[0]}, {b.region[1]})"
+    fixed = "" if b.fixed_address is None else f"fixed address {b.fixed_address}"
+    return " and ".join(filter(None, (region, fixed)))
 
 
 def _merge_parts(item: Allocation) -> tuple[Part, ...]:

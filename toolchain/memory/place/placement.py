@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
-from toolchain.memory.place.allocations import Allocation, make_allocations
+from toolchain.memory.place.allocations import Allocation, list_rights, make_allocations, rights_to_try
 from toolchain.memory.place.core_first import CoreFirst
 from toolchain.memory.place.greedy import NoRoom, first_fit, orders, peak_of, skyline
 from toolchain.memory.place.search import Decider, Plan, Strategy, Verdict, draw_strategy
@@ -30,36 +30,58 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
 
     `capacity_bytes`: the first plan found within it is returned (packing). None: the smallest peak found.
     `effort_nodes`: how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy plans only.
+    Where rights to another's place leave no plan, fewer or other ones are taken, each time with all of the effort.
     Where the bound is beyond the capacity, greedy plans are tried only for the refusal's peak; with an effort of 0 none are.
     Raise InvalidBuffers for buffers that contradict themselves or each other. Raise DoesNotFit where no plan was found within
     the capacity, or none at all.
     """
     by_name = check_buffers(buffers)
-    items = make_allocations(by_name, take_rights=True)
-    plain = all(item.plain for item in items)
     rigid = any(b.in_place_of or b.view_of for b in by_name.values())
-    bound = _bound_of_every_choice(by_name) if rigid else lower_bound(items)
-    if capacity_bytes is not None and plain and bound <= capacity_bytes:
-        bases = skyline(items, capacity_bytes)
-        if bases is not None:
-            peak = peak_of(items, bases)
-            return Placement(_addresses(by_name, items, bases), peak, bound, peak == bound, 0)
-    plan = _place_pieces(items, bound, capacity_bytes, effort_nodes)
-    # With rights to share not all of which need be taken, what the search refutes is no proof.
-    bound = bound if rigid else max(bound, plan.bound_bytes)
-    peak = peak_of(items, plan.bases) if plan.bases is not None else None
-    if peak is None or (capacity_bytes is not None and peak > capacity_bytes):
-        step, live, _ = live_at_peak(by_name.values())
+    floor = _bound_of_every_choice(by_name) if rigid else None
+    tried, peaks, nodes, bound, proved = list[list[Allocation]](), list[int](), 0, 0, False
+    for rights in rights_to_try(by_name):
+        items = make_allocations(by_name, rights)
+        if items in tried:
+            continue
+        tried.append(items)
+        plan = _place_items(_drop_empty(items), floor, capacity_bytes, effort_nodes)
+        nodes += plan.nodes
+        # With rights to share not all of which need be taken, what the search refutes is no proof.
+        bound = plan.bound_bytes if floor is None else floor
+        if plan.bases is not None:
+            peak = peak_of(_drop_empty(items), plan.bases)
+            if capacity_bytes is None or peak <= capacity_bytes:
+                return Placement(_addresses(by_name, items, plan.bases), peak, min(bound, peak), peak <= bound, nodes)
+            peaks.append(peak)
         proved = plan.impossible and not rigid if capacity_bytes is None else bound > capacity_bytes
-        raise DoesNotFit(capacity_bytes, bound, peak, step, live, proved, plan.nodes)
-    assert plan.bases is not None
-    return Placement(_addresses(by_name, items, plan.bases), peak, min(bound, peak), peak <= bound, plan.nodes)
+        if proved:
+            break
+    step, live, _ = live_at_peak(by_name.values())
+    raise DoesNotFit(capacity_bytes, bound, min(peaks, default=None), step, live, proved, nodes)
+
+
+def _place_items(items: Sequence[Allocation], floor: int | None, capacity: int | None, effort: int) -> Plan:
+    """Return the plan of allocations that all have bytes, perhaps beyond the capacity.
+
+    `floor`: lower bound of the peak in bytes, where other allocations could be made of the same buffers; else None.
+    """
+    bound = lower_bound(items) if floor is None else floor
+    if capacity is not None and bound <= capacity and all(item.plain for item in items):
+        bases = skyline(items, capacity)
+        if bases is not None:
+            return Plan(bases, bound)
+    return _place_pieces(items, bound, capacity, effort)
 
 
 def _bound_of_every_choice(by_name: Mapping[str, Buffer]) -> int:
     """Return the lower bound of the peak in bytes, whichever rights to another's place are taken."""
-    overlaid = make_allocations(by_name, take_rights=True, legal=False)
-    return max(_most_live_bytes(overlaid), _lowest_end(make_allocations(by_name, take_rights=False)))
+    overlaid = _drop_empty(make_allocations(by_name, list_rights(by_name), legal=False))
+    return max(_most_live_bytes(overlaid), _lowest_end(_drop_empty(make_allocations(by_name))))
+
+
+def _drop_empty(items: Iterable[Allocation]) -> list[Allocation]:
+    """Return the items that have bytes: those that are searched for."""
+    return [item for item in items if item.size_bytes]
 
 
 def lower_bound(items: Sequence[Allocation]) -> int:
@@ -264,14 +286,13 @@ def _take(plan: Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
 def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Allocation], bases: Sequence[int]) -> dict[str, int]:
     """Return the address of each buffer by name, in the order of `by_name`.
 
-    Buffers of no bytes are no items: they lie at their fixed address, in their view, or at the lowest legal address.
+    `items`: all. One without bytes lies at its lowest legal address. `bases`: those of the others, in the same order.
     """
-    at = {name: base + offset for item, base in zip(items, bases) for name, offset in item.members}
-    for name, b in by_name.items():  # those of no bytes
-        if name not in at:
-            low = b.region[0] if b.region is not None else 0
-            at[name] = b.fixed_address if b.fixed_address is not None else low + -low % b.alignment_bytes
-    for name, b in by_name.items():
-        if not b.size_bytes and b.view_of is not None:
-            at[name] = at[b.view_of] + b.offset_bytes
+    sized = iter(bases)
+    at = {
+        name: base + offset
+        for item in items
+        for base in (next(sized) if item.size_bytes else item.lowest_base(0),)
+        for name, offset in item.members
+    }
     return {name: at[name] for name in by_name}
