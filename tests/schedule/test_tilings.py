@@ -21,10 +21,11 @@ from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.unit_map import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
+from toolchain.machine import Space
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.nest import Axis, Nest
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Tiling, halvings
+from toolchain.ops.kit.tile import Box, TileTask, Tiling, halvings
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer_pool import IntegerMaxPool
@@ -108,6 +109,24 @@ def _some_tilings(draw: Any, layer: Layer) -> list[Tiling]:
 
 def _views(layer: Layer) -> dict[str, View]:
     return {n: View.own_storage(n, t) for n, t in layer.types.items()}
+
+
+def test_a_ring_serves_each_tensor_of_its_operand() -> None:
+    """Tiles that read another tensor than the first one do, which alone is resident, pass through a ring of their size."""
+    layer = _layer(Rescale(0, REQUANT), {"x": (1, 1, 1, 64), "z": (1, 1, 1, 64)}, (1, 1, 1, 64), load_machine("edge16").chip)
+    vector = layer.chip.of_kind("vector")[0]
+
+    def emit(*_: object) -> tuple[()]:
+        return ()
+
+    sizes = Sizes(layer, [vector, replace(vector, roles={**vector.roles, "input": Space.MEMORY2})])
+    for tensor, size in (("x", 64), ("z", 32), ("z", 16)):
+        at = 0, 0, 0, 0
+        write = Box("y", at, (1, 1, 1, size))
+        sizes.add(TileTask((Box(tensor, at, (1, 1, 1, size)),), (), write, emit), frozenset({"x", "y"}))
+    assert [(ring.key, ring.sizes) for ring in sizes.slots(2, [vector])] == [("r0", (32, 32))]
+    assert sizes.least([vector]) == {Space.SRAM: 32}
+    assert sizes.total_bytes == 64
 
 
 @pytest.mark.slow

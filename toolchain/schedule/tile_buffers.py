@@ -88,8 +88,7 @@ class Sizes:
         """Begin with no tiles. `units`: all that may run them."""
         self._layer = layer
         self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
-        self._sizes: dict[str, int] = {}
-        self._uses: dict[str, _Use] = {}
+        self._sizes: dict[str, dict[_Use, int]] = {}  # of each role and use, the largest item's bytes
         self._keys: dict[str, Hashable] = {}  # the first thing of each role
         self._many: set[str] = set()
         self.total_bytes = 0  # all roles with one slot each, wherever they lie
@@ -107,19 +106,19 @@ class Sizes:
 
     def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
         """Take one item of a buffer into account. `role`: key of the buffer. `key`: of the item."""
-        old = self._sizes.get(role, 0)
-        if size_bytes > old:
-            self._sizes[role] = size_bytes
-            self.total_bytes += size_bytes - old
-            self._uses[role] = use
+        sizes = self._sizes.setdefault(role, {})
+        if size_bytes > sizes.get(use, 0):
+            before = max(sizes.values(), default=0)
+            sizes[use] = size_bytes
+            self.total_bytes += max(size_bytes - before, 0)
         if role not in self._many and self._keys.setdefault(role, key) != key:
             self._many.add(role)
 
     def least(self, units: Iterable[Unit]) -> Room:
         """Return the bytes of all buffers of these units with one slot each, not aligned, by memory."""
         least_bytes: dict[int, int] = {}
-        for role, space in self._rings(units):
-            least_bytes[space] = least_bytes.get(space, 0) + self._sizes[role]
+        for (_, space), (_, size) in self._rings(units).items():
+            least_bytes[space] = least_bytes.get(space, 0) + size
         return least_bytes
 
     def slots(self, depth: int, units: Sequence[Unit], each_unit: bool = False, single: Collection[str] = ()) -> tuple[Ring, ...]:
@@ -128,9 +127,9 @@ class Sizes:
         `each_unit`: so many slots for each unit that shares a ring. `single`: roles that have one slot in any case.
         """
         rings: list[Ring] = []
-        for (role, space), sharing in sorted(self._rings(units).items()):
+        for (role, space), (sharing, size) in sorted(self._rings(units).items()):
             copies = depth * (sharing if each_unit else 1) if role in self._many and role not in single else 1
-            sizes, memory = (self._sizes[role],) * copies, self._layer.chip.spaces[space].name
+            sizes, memory = (size,) * copies, self._layer.chip.spaces[space].name
             rings.append(Ring(OperandBuffer.of_key(role), memory, copies, sizes=sizes, space=space))
         return tuple(rings)
 
@@ -143,15 +142,20 @@ class Sizes:
         for count in range(1, len(many)):
             yield from map(frozenset, combinations(many, count))
 
-    def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
-        """Return how many of the units use the ring of each (role, memory)."""
-        sharing_units: dict[tuple[str, int], int] = {}
+    def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return, for the ring of each (role, memory), how many of the units use it, and the bytes of its largest item."""
+        rings: dict[tuple[str, int], tuple[int, int]] = {}
         for unit in units:
-            for role, use in self._uses.items():
-                space = unit.roles[use.operand]
-                if not (use.resident and space == Space.SRAM):
-                    sharing_units[role, space] = sharing_units.get((role, space), 0) + 1
-        return sharing_units
+            for role, sizes in self._sizes.items():
+                largest: dict[int, int] = {}
+                for use, size in sizes.items():
+                    space = unit.roles[use.operand]
+                    if not (use.resident and space == Space.SRAM):
+                        largest[space] = max(size, largest.get(space, 0))
+                for space, size in largest.items():
+                    sharing, most = rings.get((role, space), (0, 0))
+                    rings[role, space] = sharing + 1, max(most, size)
+        return rings
 
 
 def staging_bytes(rings: Iterable[Ring], chip: Chip) -> Room:

@@ -155,9 +155,9 @@ class _UserPlanner(RegionPlanner):
         """Return the plan with addresses, as the base class does, with the schedule's cascades in place of their
         layers.
         """
-        if cascades_of(parts) or not self.tree.cascades:
-            return super().place(parts, resident, searched, near, is_spaced)
-        return super().place(*self._with_cascades(parts, resident))
+        if self.tree.cascades and not cascades_of(parts):
+            parts, resident = self._with_cascades(parts, resident)
+        return super().place(parts, resident, searched, near, is_spaced)
 
     def _with_cascades(self, layers: Sequence[Part], resident: frozenset[str]) -> tuple[list[Part], frozenset[str]]:
         """Return the parts and resident roots of a plan with the schedule's cascades. `layers`: all, each by itself."""
