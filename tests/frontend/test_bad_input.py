@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import external_data_helper, helper
+from onnx import external_data_helper, helper, numpy_helper
 from onnx_text import model, save
 
+from scripts.onnx_builder import build_model
 from toolchain.errors import CompileError
 from toolchain.frontend import extract, load_model
 from toolchain.frontend.convert import NO_STRINGS
@@ -209,6 +210,32 @@ def test_external_data_outside_the_folder(tmp_path: Path) -> None:
     proto.graph.initializer[0].external_data[0].value = "../weights.bin"
     path = save(proto, tmp_path)
     assert refusal(path) == 'weight w: its external data "../weights.bin" is outside the folder of the model'
+
+
+def make_sparse(name: str) -> onnx.SparseTensorProto:
+    values = numpy_helper.from_array(np.ones(2, np.float32), name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 3]), "places"), [2, 2])
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_a_sparse_initializer(in_branch: bool, tmp_path: Path) -> None:
+    nodes = (
+        "y = If (c) <then_branch = t () => (float[2,2] a) { a = MatMul(x, w) },"
+        " else_branch = e () => (float[2,2] b) { b = Neg(x) }>"
+        if in_branch
+        else "y = MatMul(x, w)"
+    )
+    proto = model(f"(float[2,2] x, bool[1] c) => (float[2,2] y) {{ {nodes} }}", 17, {"c": True})
+    graph = proto.graph.node[0].attribute[0].g if in_branch else proto.graph
+    graph.sparse_initializer.append(make_sparse("w"))
+    assert refusal(save(proto, tmp_path)) == "weight w: sparse initializers are not supported\n  help: export dense weights"
+
+
+def test_a_sparse_constant(tmp_path: Path) -> None:
+    constant = helper.make_node("Constant", [], ["w"], "c", sparse_value=make_sparse(""))
+    nodes = [constant, helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = save(build_model(nodes, {"x": [2, 2]}, {"y": [2, 2]}), tmp_path)
+    assert refusal(path) == "node c: attribute sparse_value is a sparse tensor\n  help: export dense weights"
 
 
 @pytest.mark.parametrize(("value", "kind"), [(np.nan, "NaN"), (np.inf, "Inf"), (-np.inf, "Inf")])

@@ -18,6 +18,7 @@ from tests.quantized.forms import float32_machine, on_kernels
 from tests.quantized.test_forms import db
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
+from toolchain.frontend.subgraphs import list_captured_names
 from toolchain.runtime import Session
 
 RNG = np.random.default_rng(4)
@@ -156,6 +157,13 @@ CASES = {
         "y = com.microsoft.MatMulNBits<K=16, N=8, bits=4, block_size=16, accuracy_level=4>(x, n, ns)",
         {"n": RNG.integers(0, 256, (8, 1, 8)).astype(np.uint8), "ns": RNG.uniform(0.02, 0.04, 8).astype("f")}, 30, (4, 16),
     ),
+    "products of a branch that may round more": Case(
+        "y = If(c) <then_branch = t () => (float[4,8] a) "
+        "{ a = com.microsoft.MatMulNBits<K=16, N=8, bits=4, block_size=16, accuracy_level=4>(x, n, ns) },"
+        " else_branch = e () => (float[4,8] b) { b = MatMul(x, w) }>",
+        {"n": RNG.integers(0, 256, (8, 1, 8)).astype(np.uint8), "ns": RNG.uniform(0.02, 0.04, 8).astype("f"),
+         "c": np.bool_(True), "w": real(-1, 1, 16, 8)}, 30, (4, 16),
+    ),
 }  # fmt: skip
 
 
@@ -165,7 +173,7 @@ def save_case(case: Case, folder: Path) -> Path:
     proto = onnx.parser.parse_model(
         f"<ir_version: 9, opset_import: {imports}> g ({input_type}[{shape}] x) => ({output_type} y) {{ {case.graph} }}"
     )
-    read = {n for node in proto.graph.node for n in node.input}
+    read = {n for node in proto.graph.node for n in (*node.input, *list_captured_names(node))}
     for name, value in {**COMMON_CONSTANTS, **case.constants}.items():
         if name in read:
             proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))

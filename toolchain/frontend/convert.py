@@ -50,7 +50,9 @@ def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
         return array_from_proto(value, f"node {node_name}: attribute {attribute.name}")
     if isinstance(value, (str, int, float, onnx.GraphProto)):
         return value
-    if value is None or isinstance(value, (onnx.SparseTensorProto, onnx.TypeProto)):
+    if isinstance(value, onnx.SparseTensorProto):
+        raise refuse(f"node {node_name}", f"attribute {attribute.name} is a sparse tensor", "export dense weights")
+    if value is None or isinstance(value, onnx.TypeProto):
         raise refuse(f"node {node_name}", f"attribute {attribute.name} is of a kind that is not supported")
     return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
 

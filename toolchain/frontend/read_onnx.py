@@ -262,6 +262,15 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors_of(subgraph)
 
 
+def sparse_weights_of(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
+    """Yield every sparse initializer, in subgraphs too."""
+    yield from graph.sparse_initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                yield from sparse_weights_of(subgraph)
+
+
 def data_location(tensor: onnx.TensorProto) -> str:
     """Return the file of a tensor's external data, relative to the model's folder; "" where it has none."""
     return {e.key: e.value for e in tensor.external_data}.get("location", "")
@@ -283,13 +292,14 @@ def data_file(tensor: onnx.TensorProto, base: Path | None) -> Path:
 
 
 def load_external_data(proto: onnx.ModelProto, base: Path | None) -> None:
-    """Load external weights into the model, in place. Raise CompileError, with its name, for a missing or short file.
+    """Load external weights into the model, in place. Raise CompileError, with its name, for a missing or short file or a
+    sparse weight.
 
     `base`: the model's folder; None: the model is in memory, and so must its weights be.
     """
-    if proto.graph.sparse_initializer:
-        name = proto.graph.sparse_initializer[0].values.name
-        raise refuse(f"weight {name}", "sparse initializers are not supported", "export dense weights")
+    sparse = next(sparse_weights_of(proto.graph), None)
+    if sparse is not None:
+        raise refuse(f"weight {sparse.values.name}", "sparse initializers are not supported", "export dense weights")
     for tensor in tensors_of(proto.graph):
         if not external_data_helper.uses_external_data(tensor):
             continue

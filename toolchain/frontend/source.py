@@ -19,6 +19,7 @@ from toolchain.frontend.expand_ml import drop_maps
 from toolchain.frontend.model_source import ModelFile
 from toolchain.frontend.read_onnx import inline_functions, parse
 from toolchain.frontend.rounding_noise import ROUNDED, NoisyModel, add_rounding_noise
+from toolchain.frontend.subgraphs import graphs_of
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import OnnxGraph, TensorType
 
@@ -111,9 +112,10 @@ class Source:
 
 
 def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
-    """Return the attributes of products whose activations onnxruntime may round as it likes."""
+    """Return the attributes of products whose activations onnxruntime may round as it likes, in subgraphs too."""
     nodes = (n for n in graph.node if n.op_type == "MatMulNBits")
-    return [a for n in nodes for a in n.attribute if a.name == "accuracy_level" and a.i]
+    inner = [a for n in graph.node for subgraph in graphs_of(n) for a in _coarse_products(subgraph)]
+    return [a for n in nodes for a in n.attribute if a.name == "accuracy_level" and a.i] + inner
 
 
 def source_of(
