@@ -296,6 +296,15 @@ def test_an_outgrown_memory_is_one_fault(tmp_path, monkeypatch):
         assert len(faults_of(tmp_path, monkeypatch, table, [], [size])) == 1
 
 
+def test_a_field_of_too_coarse_steps_is_a_fault_beside_an_outgrown_memory(tmp_path, monkeypatch):
+    alignment = "    alignment_bytes: {}\n    banks: 4"
+    changes = [("size: 128 KiB", "size: 256 KiB"), (alignment.format(8), alignment.format(4))]
+    faults = [fault.split(": ", 1)[1] for fault in faults_of(tmp_path, monkeypatch, REGISTERS, [], changes)]
+    steps = "holds only multiples of 8, but this chip uses 0 to 262143 (memories.sram) in steps of 4"
+    assert f"operations.depthwise.bind.parameter_address: {steps}" in faults
+    assert len([fault for fault in faults if "others like it" in fault]) == 1
+
+
 @pytest.mark.parametrize("kind, shown", [("vliw", "'vliw'"), ("[registers]", "['registers']"), ("null", "None")])
 def test_unknown_kind(tmp_path, monkeypatch, kind, shown):
     faults = faults_of(tmp_path, monkeypatch, REGISTERS, [("kind: registers", f"kind: {kind}")])

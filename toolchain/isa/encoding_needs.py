@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw import Chip, KeyPath, suggest
-from toolchain.isa.encoding import Isa, OperationPlan
+from toolchain.isa.encoding import BitField, Isa, OperationPlan
 from toolchain.machine import Need, Space
 from toolchain.machine.registry import FUNCTIONS, OPERATIONS
 
@@ -35,7 +35,7 @@ def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
             kinds = plan.operation.get_descriptions()[parameter].kinds
             if not advised and (kinds is Space or reason.startswith(_NO_BITS)):
                 reason, advised = reason + _way_out(need, kinds is Space), True
-            if slot is None or slot.lowest > need.low or slot.highest >= need.high:
+            if slot is None or slot.lowest > need.low or slot.highest >= need.high or not _reaches_steps(slot, need):
                 gaps.append((path, reason))
             else:
                 key = "memories.sram.size" if need.reason == "memories.sram" else need.reason
@@ -98,11 +98,16 @@ def _unmet(plan: OperationPlan, parameter: str, need: Need, isa: Isa) -> str | N
         return f"is fixed to {fixed[parameter]}, but {this_chip}" if bound else f"{_NO_BITS} {parameter}, but {this_chip}"
     slot = plan.slot_of[parameter]
     highest = need.high - need.high % need.step
-    if need.step % slot.step or (need.low != need.high and (need.low - slot.bias) % slot.step):
+    if not _reaches_steps(slot, need):
         return f"holds only multiples of {slot.step}, but {this_chip} in steps of {need.step}"
     if slot.lowest > need.low or slot.highest < highest:
         return f"{slot.width} bits hold {slot.lowest} to {slot.highest}, but {this_chip}"
     return None
+
+
+def _reaches_steps(slot: BitField, need: Need) -> bool:
+    """Return whether the field's own steps meet all values in use, as far as it reaches."""
+    return not (need.step % slot.step or (need.low != need.high and (need.low - slot.bias) % slot.step))
 
 
 def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
