@@ -32,8 +32,7 @@ from toolchain.ops.scalar_functions import Function, X, evaluate
 
 _ROUNDINGS = ("round", "floor", "ceil")
 _KINDS = (*_ROUNDINGS, "sign", "where_positive")  # primitives that may step
-# Where Round of a half is not made even by steps: the first two roundings do it, and with the last no remainder is rounded.
-_NOT_HALVES = (Rounding.HALF_EVEN, Rounding.FP32_RNE, Rounding.FLOOR)
+_TO_EVEN = (Rounding.HALF_EVEN, Rounding.FP32_RNE)  # these round a half as Round does, others in two roundings
 _FUNCTIONS = ("add", "sub", "mul", "rescale")  # of the vector engine, which the nodes are made of
 # Codes of a part's range that a step has at least, else it is a bend in a table. ThresholdedRelu in 16 bits, 2 to 32 codes:
 # 93.4 dB as a step; as a table 91.4 up to 16 codes, 83.7 at 32. A limit of 4 loses 2 dB at 2 codes, one of 64 up to 9.7.
@@ -248,30 +247,29 @@ class _StepLowering:
         if np.abs(self.values(part)).max() > ones.codes.high:
             raise _Unknown
         step, rounding = float(np.abs(np.diff(read)).max()), self.numerics.rounding
-        offset = {"round": 0.0, "floor": step / 4 - 0.5, "ceil": 0.5 - step / 4}[kind]
-        if rounding is Rounding.FLOOR:
-            offset += 0.5
+        half = 0.5 if rounding is Rounding.FLOOR else 0.0  # by which what is cut is nearest
+        offset = half + {"round": 0.0, "floor": step / 4 - 0.5, "ceil": 0.5 - step / 4}[kind]
         line = _line(self.reals, read)
-        is_half_even = kind == "round" and rounding not in _NOT_HALVES and _has_halves(read)
+        is_half_even = kind == "round" and rounding not in _TO_EVEN and _has_halves(read)
         if is_half_even and line is not None and 1 + abs(line.offset) <= ones.codes.high * step:  # a remainder's codes
-            rounded = self._half_even(line, step, part)
+            rounded = self._half_even(line, step, half, part)
         elif line is None or line.ends is not None:
             rounded = self._line(_Line(1.0, offset), self.lower(inner), part, ones)
         else:
             rounded = self._line(line._replace(offset=line.offset + offset), self.x, part, ones)
         return rounded if y is None else self._rescaled(rounded, y)
 
-    def _half_even(self, line: _Line, step: float, part: Function) -> CodeOperand:
+    def _half_even(self, line: _Line, step: float, half: float, part: Function) -> CodeOperand:
         """Return a line of x rounded half to even, in ones; for lines that lie halfway between whole numbers at some codes.
 
         It is rounded to even numbers first. The remainder, made a little smaller so that halves vanish, is rounded and added.
-        `step`: what the line moves by from code to code.
+        `step`: what the line moves by from code to code. `half`: added before each rounding, on a machine that cuts.
         """
         scaled, ones = _times(self.x, abs(line.slope)), self._coded(part, _ONES)
-        even = _times(self._line(_Line(line.slope / 2, line.offset / 2), self.x, part, ones), 2.0)
+        even = _times(self._line(_Line(line.slope / 2, line.offset / 2 + half), self.x, part, ones), 2.0)
         remainder = self._sum("sub" if line.slope > 0 else "add", scaled, even, replace(scaled, name=""))
         smaller = 1 - step / 2
-        odd = self._line(_Line(float(np.copysign(smaller, line.slope)), smaller * line.offset), remainder, part, ones)
+        odd = self._line(_Line(float(np.copysign(smaller, line.slope)), smaller * line.offset + half), remainder, part, ones)
         bounds = None if line.ends is None else (round(line.ends[0]), round(line.ends[1]))
         return self._sum("add", even, odd, ones, bounds)
 
