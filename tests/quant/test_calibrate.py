@@ -15,11 +15,11 @@ from onnx import TensorProto
 
 from quant.calibrate import calibrate, default_observer, list_calibrated_tensors, tensor_sources
 from quant.calibration_data import random_data
-from quant.fake_quant import fake_quantized, list_stored_tensors
 from quant.fidelity import sqnr_db
 from quant.fixed_point import Numerics, ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant
+from tests.support.fake_quant import fake_quantized, list_stored_tensors
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
 
