@@ -27,13 +27,24 @@ def start_process(command: str, *arguments: str, **options) -> subprocess.Popen:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize(("command", "arguments"), [("dis", ["good.npu"]), ("hw", ["list"])])
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("dis", ["good.npu"]), ("hw", ["list"]), ("hw", ["schema"]), ("build", ["--help"]), ("sim", ["--version"])],
+)
 def test_no_room_for_what_is_printed(command: str, arguments: list[str], in_workshop: Path) -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full, start_process(command, *arguments, stdout=full, env=buffered) as process:
         assert process.stderr
         assert process.stderr.read() == b"standard output: no space left on device\n"
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_stream_that_is_closed(stream: int, in_workshop: Path) -> None:
+    arguments = ["good.npu", "-o", "listing.txt"] if stream == 1 else ["nothing.npu"]
+    closed = f"exec {sys.executable} -c '{COMMAND.format('dis')}' \"$@\" {stream}>&-"
+    done = subprocess.run(["sh", "-c", closed, "sh", *arguments], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0 if stream == 1 else 2, b"", b"")
 
 
 ENDLESS = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ def _run_console_script(command: str) -> None:
 
     Threads that a user's file leaves running are ended after THREAD_SECONDS.
     """
+    _open_closed_streams()
     work_in_child()
     before = threading.enumerate()
     try:
@@ -69,6 +71,22 @@ def _run_console_script(command: str) -> None:
         if any(not thread.daemon for thread in threading.enumerate() if thread not in before):
             _end_threads_later(done.code)
         raise
+
+
+def _open_closed_streams() -> None:
+    """Let a standard stream that the caller has closed (`>&-`) lead nowhere. Else a file that is opened would get its number,
+    with what libraries print.
+    """
+    while True:
+        number = os.open(os.devnull, os.O_RDWR)
+        if number > 2:
+            os.close(number)
+            break
+        os.set_inheritable(number, True)
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] # where it was closed
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def _end_threads_later(code: object) -> None:
@@ -87,16 +105,24 @@ def _end_with_threads(code: int) -> None:
 def run_command(command: str) -> None:
     """Import a command and run it. Exit with code 2 where memory or threads run out, during imports too.
 
+    Exit so too where what `--help` and the like print finds no room, and with 1 where nobody reads it.
     `command`: the name of a module of toolchain.cli.
     """
     collect_seldom()
     try:
-        with exit_on_interrupt():
-            import_module(f"toolchain.cli.{command}").main()
+        try:
+            with exit_on_interrupt():
+                import_module(f"toolchain.cli.{command}").main()
+        finally:
+            sys.stdout.flush()  # at Python's end a fault would have no line and another code
     except Exception as fault:
-        if not lacks_memory(fault):
+        if lacks_memory(fault):
+            end_for_memory(fault)
+        if not isinstance(fault, OSError):
             raise
-        end_for_memory(fault)
+        from toolchain.cli.application import end_for_file
+
+        end_for_file(fault)
 
 
 @contextmanager

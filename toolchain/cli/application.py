@@ -114,16 +114,10 @@ def report_errors() -> Generator[None]:
         _end(str(fault))
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of stdout is gone (`npu-dis m.npu | head`): nothing is wrong, and nobody would read why.
-        _drop_output()
-        raise SystemExit(1) from None
     except OSError as fault:
         if lacks_memory(fault):
             end_for_memory(fault)
-        if fault.filename is None:  # all files are read and written by name
-            _drop_output()
-        _end(f"{fault.filename or 'standard output'}: {system_cause(fault)}")
+        end_for_file(fault)
     except Exception as fault:
         if lacks_memory(fault):
             end_for_memory(fault)
@@ -149,6 +143,17 @@ def _end(message: str, code: int = 2) -> NoReturn:
     """Print a fault and exit with `code`."""
     say(message, is_fault=True)
     raise SystemExit(code) from None
+
+
+def end_for_file(fault: OSError) -> NoReturn:
+    """Print that a file or stdout cannot be read or written, and exit with code 2; with 1 and no message for a closed stdout."""
+    if isinstance(fault, BrokenPipeError):
+        # The reader of stdout is gone (`npu-dis m.npu | head`): nothing is wrong, and nobody would read why.
+        _drop_output()
+        raise SystemExit(1) from None
+    if fault.filename is None:  # all files are read and written by name
+        _drop_output()
+    _end(f"{fault.filename or 'standard output'}: {system_cause(fault)}")
 
 
 def _drop_output() -> None:

@@ -196,7 +196,8 @@ def upgrade(
 @app.command()
 def schema(isa: bool = typer.Option(False, "--isa", help="Of instruction tables instead.")) -> None:
     """Prints the JSON schema of machine files, for editors."""
-    sys.stdout.write(table_schema() if isa else chip_schema())
+    with report_errors():
+        sys.stdout.write(table_schema() if isa else chip_schema())
 
 
 @app.command()
