@@ -137,7 +137,12 @@ def test_a_build_from_a_text_is_not_repaired(
 
 def test_schedules_and_stages_are_pointed_to_their_options(network: Path, tmp_path: Path) -> None:
     line = f"npu-build {network} --hw edge16 -o {tmp_path}/a.npu"
-    assert run(f"{line} --dump-schedule {tmp_path}/a.sched --dump-after fuse --dump-dir {tmp_path}").code == 0
+    assert run(f"{line} --dump-schedule {tmp_path}/a.sched --dump-after all --dump-dir {tmp_path}").code == 0
+    refused, listing = run(f"{line} --start-from {tmp_path}/07-program.txt"), f"{tmp_path}/07-program.txt"
+    reason = "is a listing of programs, with which no build begins; npu-dis --assemble takes it"
+    assert (refused.code, refused.err) == (2, f"{listing}: {reason}\n")
+    refused, reason = run(f"{line} --schedule {listing}"), "is a listing of programs, not a schedule; npu-dis --assemble takes it"
+    assert (refused.code, refused.err) == (2, f"{listing}: {reason}\n")
     refused = run(f"{line} --start-from {tmp_path}/a.sched")
     assert (refused.code, refused.err) == (
         2,

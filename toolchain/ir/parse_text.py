@@ -431,6 +431,8 @@ def parse_graph(text: str, name: str, classes: Mapping[str, type], arrays: Mappi
     `name`: the file, for messages. `classes`: operators and their parts by name. `arrays`: larger arrays by digest.
     """
     first_word = text.split(maxsplit=1)[0] if text.strip() else ""
+    if first_word in _SCHEDULES and re.search(r"^isa ", text, re.MULTILINE):
+        raise CompileError(f"{name}: is a listing of programs, with which no build begins; npu-dis --assemble takes it")
     if first_word in _SCHEDULES:
         raise CompileError(f"{name}: is a schedule, not the graph of a stage; give it to --schedule")
     if first_word != "graph":

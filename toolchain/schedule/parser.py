@@ -168,6 +168,8 @@ def parse_schedule(text: str, file: str) -> tuple[RegionTree, ...]:
     """
     if text.split(maxsplit=1)[:1] == ["graph"]:
         raise CompileError(f"{file}: is the graph of a stage, not a schedule; give it to --start-from")
+    if re.search(r"^isa ", text, re.MULTILINE):
+        raise CompileError(f"{file}: is a listing of programs, not a schedule; npu-dis --assemble takes it")
     parser = _Parser(file)
     regions = parser.regions(parser.statements(text))
     if parser.faults:
