@@ -6,7 +6,7 @@ form of its argument. `random_data` makes up samples where there are no data. Us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -254,15 +254,28 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, lo
         count, start = image_samples(path, images, inputs, preprocess)
         return Samples(str(path), count, start)
     if not arrays:
-        raise CompileError(
-            f"{path}: no .npy, .npz or images in this directory ({len(files)} other files); calibration needs samples"
-        )
+        raise CompileError(f"{path}: no .npy, .npz or images in this directory{_describe_others(path, files)}")
     if len({f.suffix for f in arrays}) > 1:
         raise CompileError(f"{path}: holds both .npy and .npz; keep one kind, since nothing says which are the samples")
     if arrays[0].suffix == ".npy" and len(inputs) > 1:
         problem = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
         raise MissingArray(f"{problem}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
     return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs, loose) for f in arrays))
+
+
+def _describe_others(path: Path, files: Sequence[Path]) -> str:
+    """Return what a directory without samples holds instead, as a clause with the way out.
+
+    `files`: its files, none of which is a sample.
+    """
+    folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    with_images = [f for f in folders if any(one.suffix.lower() in IMAGE_SUFFIXES for one in f.iterdir())]
+    if with_images:
+        folder_count = format_count(len(with_images), "folder")
+        return f", but images in {folder_count} of it, such as {with_images[0].name}; put them into one"
+    suffixes = sorted({f.suffix or f.name for f in files})
+    others = f", but {format_count(len(files), 'other file')} ({', '.join(suffixes[:3])})" if files else ""
+    return f"{others}; save samples as .npy, or images as {', '.join(IMAGE_SUFFIXES)}"
 
 
 def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -> Samples:

@@ -17,6 +17,7 @@ from toolchain.foundation.type_guards import is_mapping
 from toolchain.ir.graph import TensorType
 
 Sample = dict[str, np.ndarray]
+_OTHER_SHAPE = "or bind other dimensions with --shape"
 UNNAMED = "arr_0"  # what numpy.savez calls an array that is given no name
 
 
@@ -92,7 +93,7 @@ def count_samples(where: str | Path, name: str, shape: tuple[int, ...], t: Tenso
         expected_shape = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
         raise CompileError(
             f"{where}: array for input {name!r} has shape {list(shape)}; the input takes {list(t.shape)}, so it must be "
-            f"[{expected_shape}]: resize the samples, or bind other dimensions with --shape"
+            f"[{expected_shape}]: {_suggest_transpose(shape, t.shape) or f'resize the samples, {_OTHER_SHAPE}'}"
         )
     if shape[0] % t.shape[0]:
         raise CompileError(
@@ -115,7 +116,7 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
     if array.shape != t.shape:
         raise CompileError(
             f"{where}: input {name!r} has shape {list(array.shape)}, the model takes {list(t.shape)}; "
-            "resize it, or bind other dimensions with --shape"
+            f"{_suggest_transpose(array.shape, t.shape) or f'resize it, {_OTHER_SHAPE}'}"
         )
     dtype = np.dtype(t.dtype)
     cast = array if array.dtype == dtype else _cast(array, dtype, name, where)
@@ -123,6 +124,23 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
     if wrong.any():
         raise _not_finite(array, cast, wrong, f"{where}: input {name!r}", name)
     return np.asarray(cast, order="C")  # ascontiguousarray would give an array without dimensions one
+
+
+def _suggest_transpose(shape: tuple[int, ...], target_shape: tuple[int, ...]) -> str:
+    """Return how to move the channels of an array to where the model has them, empty where that would not make it fit.
+
+    `shape`: of the array; its batch may be missing, or stand behind a number of samples.
+    `target_shape`: the input's shape, its batch first.
+    """
+    before = len(shape) - len(target_shape) + 1  # dimensions in front of one sample's own
+    if len(target_shape) < 3 or not 0 <= before <= 2 or shape[before:] == target_shape[1:]:
+        return ""
+    axes = range(before, len(shape))
+    for place, moved in (("last", (axes[-1], *axes[:-1])), ("first", (*axes[1:], axes[0]))):
+        if tuple(shape[i] for i in moved) == target_shape[1:]:
+            order = ", ".join(map(str, (*range(before), *moved)))
+            return f"its channels are {place}, so save x.transpose({order})"
+    return ""
 
 
 def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: str, name: str) -> CompileError:

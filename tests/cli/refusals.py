@@ -101,11 +101,14 @@ BUILD = [
     ),
     (
         "npu-build good.onnx --hw edge16 --calib nothing",
-        "nothing: no .npy, .npz or images in this directory (0 other files); calibration needs samples",
+        "nothing: no .npy, .npz or images in this directory; save samples as .npy, or images as .png, .jpg, .jpeg, .bmp",
     ),
     (
         "npu-build good.onnx --hw edge16 --calib mixed",
-        "mixed: no .npy, .npz or images in this directory (1 other files); calibration needs samples",
+        (
+            "mixed: no .npy, .npz or images in this directory, but 1 other file (.txt); save samples as .npy, or images as .png, "
+            ".jpg, .jpeg, .bmp"
+        ),
     ),
     (
         "npu-build good.onnx --hw edge16 --calib samples.csv",

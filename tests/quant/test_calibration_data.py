@@ -145,8 +145,13 @@ def write_bad_data(d: Path) -> None:
     flipped[-300] ^= 1
     (d / "flipped.npz").write_bytes(flipped)
     (d / "text.txt").write_text("x")
-    for name in ("empty", "mixed", "forms", "arrays", "images", "broken", "other"):
+    for name in ("empty", "mixed", "forms", "arrays", "images", "broken", "other", "suffix", "channels_last"):
         (d / name).mkdir()
+    for name in ("classes/cats/a.png", "classes/dogs/b.png", "suffix/a.gif", "suffix/b.webp"):
+        (d / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(d / name)
+    np.savez(d / "channels_last.npz", image=np.zeros((4, 4, 6, 3), np.float32))
+    np.save(d / "channels_last" / "a.npy", np.zeros((4, 6, 3), np.float32))
     Image.new("RGB", (4, 4)).save(d / "mixed" / "a.png")
     Image.new("RGB", (4, 4)).save(d / "images" / "a.png")
     (d / "broken" / "a.png").write_bytes(b"no image")
@@ -249,7 +254,30 @@ BAD_DATA = [
     (
         "empty",
         ONE,
-        "{d}/empty: no .npy, .npz or images in this directory (0 other files); calibration needs samples",
+        "{d}/empty: no .npy, .npz or images in this directory; save samples as .npy, or images as .png, .jpg, .jpeg, .bmp",
+    ),
+    (
+        "suffix",
+        ONE,
+        "{d}/suffix: no .npy, .npz or images in this directory, but 2 other files (.gif, .webp); save samples as .npy, or images "
+        "as .png, .jpg, .jpeg, .bmp",
+    ),
+    (
+        "classes",
+        IMAGE,
+        "{d}/classes: no .npy, .npz or images in this directory, but images in 2 folders of it, such as cats; put them into one",
+    ),
+    (
+        "channels_last.npz",
+        IMAGE,
+        "{d}/channels_last.npz: array for input 'image' has shape [4, 4, 6, 3]; the input takes [1, 3, 4, 6], so it must be "
+        "[samples, 3, 4, 6]: its channels are last, so save x.transpose(0, 3, 1, 2)",
+    ),
+    (
+        "channels_last",
+        IMAGE,
+        "{d}/channels_last/a.npy: input 'image' has shape [4, 6, 3], the model takes [1, 3, 4, 6]; its channels are last, so "
+        "save x.transpose(2, 0, 1)",
     ),
     ("mixed", ONE, "{d}/mixed: holds 1 images and 1 arrays; keep one kind, nothing says which are the samples"),
     ("forms", ONE, "{d}/forms: holds both .npy and .npz; keep one kind, since nothing says which are the samples"),

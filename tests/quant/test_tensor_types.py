@@ -105,7 +105,8 @@ def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
         build(path, BuildOptions(make_mixed_machine("int32"), types=("g.bias=int4", "g.weight=int32", "fc.wieght=int4")))
     assert str(caught.value).splitlines()[:3] == [
         "--type g.bias=int4: no layer of the chip has such weights, or is such a node",
-        "--type g.weight=int32: these are weights, edge16_mixed_int32 has int8, int4 (numerics.weight, numerics.more_weights)",
+        "--type g.weight=int32: these are weights, edge16_mixed_int32 has int8, int4 (numerics.weight, numerics.more_weights); "
+        "take one of these",
         '--type fc.wieght=int4: no layer of the chip has such weights, or is such a node; did you mean "fc.weight"?',
     ]
 
@@ -219,13 +220,24 @@ def test_bad_types_are_told_all_at_once(model: Path) -> None:
     assert str(caught.value).splitlines() == [
         "--type a: must be NAME=TYPE, such as conv1=int16",
         "--type a=int32: edge16_mixed has int8, int16 activations (numerics.activation, numerics.more_activations) "
-        "and int8, int4 weights (numerics.weight, numerics.more_weights)",
+        "and int8, int4 weights (numerics.weight, numerics.more_weights); take one of these",
         "--type z=int16: the chip holds no such tensor and no such weights, nor the result of such a node",
         "--type =int16: must be NAME=TYPE, such as conv1=int16",
         '--type w=int4: no layer of the chip has such weights, or is such a node; did you mean "w1"?',
-        "--type s=int4: no layer of the chip has such weights, or is such a node",
+        "--type s=int4: these are activations, edge16_mixed has int8, int16 (numerics.activation, numerics.more_activations); "
+        "take one of these, a machine that has int4 there, or --host-node of what makes it",
         "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes",
     ]
+
+
+def test_int16_for_an_activation_of_a_machine_without_it_names_the_way_out(model: Path) -> None:
+    """The machine edge16 has int16 for weights in two bit slices, so that the type itself is known there."""
+    with pytest.raises(CompileError) as caught:
+        build(model, BuildOptions("edge16", types=("a=int16",)))
+    assert str(caught.value).splitlines()[0] == (
+        "--type a=int16: these are activations, edge16 has int8 (numerics.activation, numerics.more_activations); "
+        "take one of these, a machine that has int16 there, or --host-node of what makes it"
+    )
 
 
 def test_a_type_that_the_machine_has_not(model: Path, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _resolve_all(override_names: _OverrideNames, overrides: Sequence[str]) -> tu
         if not matching_tensors and not layers_found and not computed:
             layers_found = override_names.layers_of(name)
         if not matching_tensors and not layers_found:
-            faults.append(f"--type {one}: {override_names.nothing(name, computed, constant or in_planes)}")
+            faults.append(f"--type {one}: {override_names.nothing(name, kind, computed, constant or in_planes)}")
         tensors |= dict.fromkeys(matching_tensors, CodeType(kind))
         weights |= dict.fromkeys(layers_found, CodeType(kind))
     return TypeOverrides(tensors, weights), faults
@@ -250,11 +250,19 @@ class _OverrideNames:
         """Return the layers whose weights have this name, or a name of this pattern."""
         return [layer for layer, weighted_layer in self.layers.items() if _fitting(name, weighted_layer.constants)]
 
-    def nothing(self, name: str, computed: bool, constant: bool) -> str:
-        """Return the reason why a name means nothing, with the nearest name."""
+    def nothing(self, name: str, kind: str, computed: bool, constant: bool) -> str:
+        """Return the reason why a name means nothing that can have the type `kind`, with the nearest name or another way
+        out."""
         if computed and self.weights(name):
             weight_types = ", ".join(self.chip.weight_types)
-            return f"these are weights, {self.chip.name} has {weight_types} (numerics.weight, numerics.more_weights)"
+            keys = "numerics.weight, numerics.more_weights"
+            return f"these are weights, {self.chip.name} has {weight_types} ({keys}); take one of these"
+        if not computed and (self.tensors(name) or self.results(name)):
+            activation_types = ", ".join(self.chip.code_types)
+            return (
+                f"these are activations, {self.chip.name} has {activation_types} (numerics.activation, "
+                f"numerics.more_activations); take one of these, a machine that has {kind} there, or --host-node of what makes it"
+            )
         near = suggestion(name, [*(self._results if computed else ()), *(self._constants if constant else ())])
         if computed:
             return (
@@ -285,5 +293,5 @@ def _types(chip: Chip) -> str:
     activations, weights = ", ".join(chip.code_types), ", ".join(chip.weight_types)
     return (
         f"{chip.name} has {activations} activations (numerics.activation, numerics.more_activations) and {weights} weights "
-        "(numerics.weight, numerics.more_weights)"
+        "(numerics.weight, numerics.more_weights); take one of these"
     )
