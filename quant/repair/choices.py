@@ -132,6 +132,20 @@ class Gain:
 
 
 @dataclass(frozen=True, eq=False)
+class Alternative:
+    """The choices that a step would make if the user gave an option.
+
+    `quantization`: as it would be with these choices.
+    `what`: the choices, such as `17 tensors in int16`; `price`: what they cost, as a clause; `option`: as the user gives it.
+    """
+
+    quantization: Quantization
+    what: str
+    price: str
+    option: str
+
+
+@dataclass(frozen=True, eq=False)
 class StepOutcome:
     """The result of one step of repair. Samples that the step has not seen decide whether it is kept.
 
@@ -139,11 +153,11 @@ class StepOutcome:
     `gains`: by layer, for the report.
     `notes`: sentences for the user, where the step is kept.
     `measure`: returns, for other samples, the ranges that go with its choices; None where its choices do not change ranges.
-    `advice`: what the user may ask for instead, whether the step is kept or not.
+    `alternative`: what the user may ask for instead, None without such. It is judged as the step itself is.
     """
 
     quantization: Quantization
     gains: tuple[Gain, ...] = ()
     notes: tuple[str, ...] = ()
     measure: Measure | None = None
-    advice: tuple[str, ...] = ()
+    alternative: Alternative | None = None

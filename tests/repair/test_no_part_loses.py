@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import Sample, network, nothing, plain, samples
+from unequal_networks import Sample, convolutions, network, nothing, plain, samples
 
 from quant.calibration_data import Samples
-from quant.repair.choices import AS_IN_THE_MODEL, LayerParameters, Quantization, StepOutcome
+from quant.observe import Range
+from quant.part_sums import TensorSlice
+from quant.repair.choices import AS_IN_THE_MODEL, Alternative, LayerParameters, Quantization, StepOutcome
 from toolchain.frontend.state_pairs import pair_states
 from toolchain.judging.stateful_samples import run_states_in_float
 from toolchain.repair.calibrate_network import calibrate_network
-from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality
+from toolchain.repair.evaluate_outputs import OutputEvaluator, OutputQuality, compare_worst_parts
 from toolchain.repair.network import Network
 from toolchain.repair.repair_pipeline import RepairStep, find_upstream_layers, run_repair
 from toolchain.repair.sample_folds import STRETCH, deal_folds
@@ -53,6 +55,51 @@ def test_a_part_that_a_few_samples_decide_is_not_trusted() -> None:
     wild = tuple(20.5 + d for d in (9.0, -7.0, 5.0, -6.0, 0.0, 3.0, -8.0, 4.0))
     reason = "b may fall: +0.50 dB a sample, with a standard error of 2.21"
     assert verdict(a=25.0, b=wild).losses(PLAIN, PLAIN) == {"tensor b": reason}
+
+
+def with_channels(whole_db: float, first_db: float, second_db: float) -> OutputQuality:
+    """Return the quality of an output of two channels of unlike size, by dB of all, of the large and of the small one."""
+    slices = tuple(TensorSlice(1, 4, (i,), 1.0, 1.0, 1.0, db, None) for i, db in enumerate((first_db, second_db)))
+    quality = verdict(a=whole_db)
+    return OutputQuality(tuple(replace(part, slices=slices) for part in quality.parts), quality.each)
+
+
+@pytest.mark.parametrize(
+    ("after", "gains"),
+    [
+        ((30.0, 30.0, 8.0), True),  # the small channel gains what it is for
+        ((30.0, 30.0, 6.9), False),  # 2.9 dB
+        ((30.4, 30.4, 8.0), True),  # what gains 0.5 dB or less is no part that gains
+        ((31.0, 31.0, 5.0), False),
+    ],
+)
+def test_a_step_for_parts_is_judged_by_the_worst_part_that_gains(after: tuple[float, float, float], gains: bool) -> None:
+    before = with_channels(30.0, 30.0, 4.0)
+    assert with_channels(*after).gains_in_parts(before) is gains
+
+
+def test_a_part_that_others_pay_for_is_no_gain() -> None:
+    assert not with_channels(30.0, 3.4, 8.0).gains_in_parts(with_channels(30.0, 30.0, 4.0))
+    assert compare_worst_parts({"y": 20.0, "y: axis 1": 12.0}, {"y": 20.2}) == (12.0, 30.0)  # no index is low any more
+
+
+def test_only_what_the_judge_would_keep_is_advised(tmp_path: Path) -> None:
+    """The step changes nothing, and says what an option would give: better ranges, or ranges that clip."""
+    net, data, held_out = convolutions(tmp_path), samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
+    right = plain(net, data)
+    by_tensor = {n: r for n, r in right.ranges.items() if isinstance(r, Range)}
+    wide, narrow = (replace(right, ranges={n: Range(f * r.low, f * r.high) for n, r in by_tensor.items()}) for f in (8, 1 / 16))
+
+    def advise(before: Quantization, alternative: Quantization) -> tuple[str, ...]:
+        outcome = StepOutcome(before, alternative=Alternative(alternative, "ranges", "nothing", "--wide 1"))
+        (tried,) = run_repair(net, before, data, held_out, [RepairStep("step", lambda *_: outcome)], nothing).tried
+        assert not tried.is_kept
+        return tried.advice
+
+    (sentence,) = advise(wide, right)
+    assert sentence.startswith("--wide 1 gives ranges, for nothing: ") and sentence.endswith(" on the samples that judge repair")
+    assert advise(right, narrow) == ()
+    assert advise(right, right) == ()  # no gain
 
 
 def two_heads(folder: Path) -> Network:

@@ -167,23 +167,25 @@ def test_sums_that_norms_read_get_wider_codes_where_measuring_is_dear(tmp_path: 
     types = outcome.quantization.types
     assert {"b/before_reshape", "s", "m: x - mean", "m"} <= types.keys() and types.keys().isdisjoint(("y", "n"))
     (note,) = outcome.notes
-    assert "the sums and steps of m (" in note and not outcome.advice
+    assert "the sums and steps of m (" in note and outcome.alternative is None
     (before_db,), (after_db,) = (
         [p.sqnr_db for p in OutputEvaluator(samples).verdict(network.through(q), q).parts] for q in (before, outcome.quantization)
     )
     assert after_db > before_db + 6
 
 
-def test_what_a_larger_budget_gives_is_advised(tmp_path: Path) -> None:
+def test_what_a_larger_budget_gives_is_what_a_build_with_it_chooses(tmp_path: Path) -> None:
     network, before, samples = open_stream(tmp_path, 1.001)
     outcome = solve_types(network, before, samples, nothing, dear_macs=0)
-    (advice,) = outcome.advice
-    factor = float(advice.rpartition("--max-slowdown ")[2])
-    assert factor > 1.001 and " tensors in int16 give " in advice
-    assert f" dB for {factor:.2f} times the cycles that the plan expects: " in advice
-    allowed = solve_types(replace(network, max_slowdown=factor), before, samples, nothing, dear_macs=0)
-    assert not allowed.advice and len(allowed.quantization.types) > len(outcome.quantization.types)
-    assert float(allowed.notes[0].partition("the worst part has ")[2].partition(" ")[0]) > 4
+    alternative = outcome.alternative
+    assert alternative is not None and alternative.what.endswith(" tensors in int16")
+    option, _, factor = alternative.option.partition(" ")
+    assert option == "--max-slowdown" and float(factor) > 1.001
+    allowed = solve_types(replace(network, max_slowdown=float(factor)), before, samples, nothing, dear_macs=0)
+    assert allowed.alternative is None and len(allowed.quantization.types) > len(outcome.quantization.types)
+    assert allowed.quantization.types == alternative.quantization.types
+    assert allowed.quantization.ranges == alternative.quantization.ranges
+    assert float(allowed.notes[0].partition("the worst part that gains has ")[2].partition(" ")[0]) > 4
 
 
 def test_the_loss_of_codes_is_that_of_the_median_row(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ class ListedTrials(TypeTrials):
 def test_the_level_is_that_of_the_tensors_that_get_wider_codes(tmp_path: Path, levels: dict[int, float], count: int) -> None:
     trials = ListedTrials(open_network(write_network(tmp_path, NORM)), levels)
     assert trials.find_largest_gain(max(levels)) == pytest.approx(levels[max(levels)] - levels[0])
-    chosen, (before_db, after_db) = trials.solve(nothing)
+    chosen, (before_db, after_db) = trials.solve(nothing, 1.1)
     assert chosen == count
     assert not count or (before_db, after_db) == (levels[0], levels[count])
 

@@ -22,7 +22,7 @@ from toolchain.ir.graph import INNER, Graph, OnnxOp
 from toolchain.ir.states import StatePair
 from toolchain.repair.network import Network
 from toolchain.repair.sample_folds import LEAST_JUDGES, Fold, spread_over
-from toolchain.report.fidelity import FidelityPart, OutputMeasurements, find_scores, list_output_operands, real_values
+from toolchain.report.fidelity import LOW_DB, FidelityPart, OutputMeasurements, find_scores, list_output_operands, real_values
 from toolchain.runtime import Run
 
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
@@ -32,6 +32,8 @@ CHANCE = 2.0  # standard errors of the samples' mean gain: within them it may be
 MOST_LOST_DB = 0.5  # by one part, whatever the others gain
 MOST_DOUBTED_DB = 1.0  # that a part's mean sample may lose as far as its standard error tells (docs/repair.md: why)
 LEAST_PROBABILITY = 1e-9  # smaller ones are as good as this
+SAME_DB = 0.5  # docs/repair.md: of a part: what gains no more counts as the same
+PART_GAIN_DB = 3.0  # docs/repair.md: of a part, by wider codes: half a bit
 TRIED_ON = 8  # samples, by steps that choose between ways...
 EVERY = 3  # ...one of so many that they see, where it is not known how many there are, so that like ones do not fill the trial
 _SAME = 1e-4  # of the largest magnitude: states that differ by less are the same, computed in another order
@@ -58,6 +60,22 @@ class OutputQuality:
     def weakest_db(self) -> float:
         """Return the least SQNR in dB over the parts, their slices and their indices, not cut; CEILING_DB without parts."""
         return min((p.weakest_db for p in self.parts), default=CEILING_DB)
+
+    def list_levels(self) -> dict[str, float]:
+        """Return dB of every part, and of its slices and axes, by key (`FidelityPart.list_levels`)."""
+        return {key: db for part in self.parts for key, db in part.list_levels().items()}
+
+    def gains_in_parts(self, before: OutputQuality) -> bool:
+        """Return whether the worst part that gains does so by PART_GAIN_DB, while the worst of all loses MOST_LOST_DB at
+        most."""
+        was, after = compare_worst_parts(before.list_levels(), self.list_levels())
+        return after >= was + PART_GAIN_DB and self.weakest_db >= before.weakest_db - MOST_LOST_DB
+
+    def describe_gain(self, before: OutputQuality) -> str:
+        """Return the gain of the outputs in dB as a clause, or that of the worst part that gains where it is larger."""
+        gain = self.decibels - before.decibels
+        was, after = compare_worst_parts(before.list_levels(), self.list_levels())
+        return format_gain(gain) if gain >= after - was else f"the worst part that gains has {after:.1f} dB for {was:.1f}"
 
     def objection(self, before: OutputQuality, *, tested: bool = True, least_db: float = LEAST_GAIN_DB) -> str | None:
         """Return why this is no better than `before` by `least_db`, or None where it is. Only parts that both have are
@@ -99,6 +117,19 @@ class OutputQuality:
     def _gains(self, before: OutputQuality, name: str) -> NDArray[np.float64]:
         """Return the gain in dB of each sample of a part."""
         return np.subtract(self.each[name], before.each[name])
+
+
+def compare_worst_parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
+    """Return the least level in dB before and after, among the parts that gain more than SAME_DB.
+
+    Both are CEILING_DB where none does. A part that no codes mend would hide what all others gain. What has no key behind the
+    change, as an axis without indices below LOW_DB, has LOW_DB there at least.
+
+    `before`, `after`: dB by key of `FidelityPart.list_levels`.
+    """
+    pairs = [(db, after.get(key, max(db, LOW_DB))) for key, db in before.items()]
+    gaining = [(was, now) for was, now in pairs if now > was + SAME_DB]
+    return min((was for was, _ in gaining), default=CEILING_DB), min((now for _, now in gaining), default=CEILING_DB)
 
 
 def pick_trial_samples(samples: Iterable[Sample]) -> list[Sample]:

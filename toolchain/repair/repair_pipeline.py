@@ -9,16 +9,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from quant.fit_sample import Sample
-from quant.repair.choices import Gain, Measure, Quantization, StepOutcome
+from quant.repair.choices import Alternative, Gain, Measure, Quantization, StepOutcome
 from toolchain.errors import CompileError, format_count
 from toolchain.repair.compensate_rounding import offset_zero_points
 from toolchain.repair.equalize import equalize, free_ends
-from toolchain.repair.evaluate_outputs import LEAST_GAIN_DB, OutputEvaluator, OutputQuality, format_gain
+from toolchain.repair.evaluate_outputs import (
+    LEAST_GAIN_DB,
+    PART_GAIN_DB,
+    OutputEvaluator,
+    OutputQuality,
+    compare_worst_parts,
+    format_gain,
+)
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
 from toolchain.repair.probability_sums import LEAST_GAIN_DB as PROBABILITY_GAIN_DB
@@ -48,6 +55,7 @@ class RepairStep:
     `least_db`: gain of the outputs in dB that it must reach to be kept.
     `below_db`: it runs only where a part of the held-out outputs has less dB.
     `remeasures`: it takes `remeasure`, the function that measures the ranges of earlier steps.
+    `is_for_parts`: the gain of the worst part that gains keeps it too, if the outputs' mean gains nothing.
     """
 
     name: str
@@ -60,6 +68,7 @@ class RepairStep:
     least_db: float = LEAST_GAIN_DB
     below_db: float = math.inf
     remeasures: bool = False
+    is_for_parts: bool = False
 
 
 OBSERVERS_STEP = RepairStep("observers", choose_observers, 10, finds_ranges=True)
@@ -76,8 +85,9 @@ STEPS: tuple[RepairStep, ...] = (
         finds_ranges=True,
         remeasures=True,
         below_db=POOR_PART_DB,
+        is_for_parts=True,
     ),
-    RepairStep("types", solve_types, 20, ("full",), finds_ranges=True, remeasures=True, below_db=GOOD_PART_DB),
+    RepairStep("types", solve_types, 20, ("full",), finds_ranges=True, remeasures=True, below_db=GOOD_PART_DB, is_for_parts=True),
     RepairStep("offsets", offset_zero_points, 4),
     RepairStep("rounding", partial(round_layer_weights, sweeps=FEW_SWEEPS), 40, ("fast",), by_layer=True),
     RepairStep("rounding", partial(round_layer_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
@@ -97,7 +107,7 @@ class StepResult:
     `after_db`: None where the step changed nothing or the machine cannot express it.
     `is_kept`, `why`: whether the step was kept, and the reason.
     `gains`: gains of the layers that it chose for, on the samples it saw; empty where it was not kept.
-    `notes`: what it did; `advice`: what the user may ask for instead, whether it was kept or not.
+    `notes`: what it did; `advice`: what the user may ask for instead and the judge would keep, whether it was kept or not.
     """
 
     step: str
@@ -182,7 +192,13 @@ def run_repair(
         if 0 < len(spared) < len(network.weighted):
             step_attempt = attempt(spared)
             objection, losses = step_attempt.objection(best, earlier), step_attempt.losses(best, plain)
-        step_result = step_attempt.make_result(step.name, best, objection or next(iter(losses.values()), None), len(spared))
+        step_result = step_attempt.make_result(best, objection or next(iter(losses.values()), None), len(spared))
+        alternative = None if step_attempt.outcome is None else step_attempt.outcome.alternative
+        if alternative is not None:
+            other = _attempt(base, quantization, step, partial(StepOutcome, alternative.quantization), judge, told_to)
+            current = step_attempt.verdict if step_result.is_kept and step_attempt.verdict is not None else best
+            if other.objection(best, earlier) is None and not other.losses(best, plain):
+                step_result = replace(step_result, advice=other.list_advice(alternative, current))
         tried.append(step_result)
         if step_result.is_kept and step_attempt.outcome is not None and step_attempt.verdict is not None:
             without[step.name] = best
@@ -196,12 +212,13 @@ class _Attempt:
     """A step that was run: its outcome and the quality of the outputs with it.
 
     `verdict`: None where there is nothing to judge, for the reason `refusal`.
+    `step`: says what it must gain.
     """
 
     outcome: StepOutcome | None
     verdict: OutputQuality | None
+    step: RepairStep
     refusal: str = ""
-    least_db: float = LEAST_GAIN_DB
 
     def objection(self, best: OutputQuality, without: OutputQuality | None) -> str | None:
         """Return why the step is not kept; None where it gains enough.
@@ -211,15 +228,30 @@ class _Attempt:
         """
         if self.verdict is None:
             return self.refusal
+        if self.step.is_for_parts and self.verdict.gains_in_parts(best):
+            return None
         if without is None:
-            return self.verdict.objection(best, least_db=self.least_db)
+            return self.verdict.objection(best, least_db=self.step.least_db)
         return self.verdict.objection(best, tested=False) or self.verdict.objection(without)
 
     def losses(self, best: OutputQuality, plain: OutputQuality) -> dict[str, str]:
         """Return the parts of the outputs that the step harms, by tensor of the model, each with a text."""
         return {} if self.verdict is None else self.verdict.losses(best, plain)
 
-    def make_result(self, step: str, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
+    def list_advice(self, alternative: Alternative, current: OutputQuality) -> tuple[str, ...]:
+        """Return a sentence on choices that the step's own judge would keep; empty where they gain less than PART_GAIN_DB.
+
+        `alternative`: the choices, which this attempt was of; `current`: quality of what is kept without them.
+        """
+        if self.verdict is None:
+            return ()
+        was, after = compare_worst_parts(current.list_levels(), self.verdict.list_levels())
+        if max(after - was, self.verdict.decibels - current.decibels) < PART_GAIN_DB or was >= GOOD_PART_DB:
+            return ()
+        choices = f"{alternative.option} gives {alternative.what}, for {alternative.price}"
+        return (f"{choices}: {self.verdict.describe_gain(current)} on the samples that judge repair",)
+
+    def make_result(self, best: OutputQuality, objection: str | None, spared: int) -> StepResult:
         """Return the record of the attempt. objection: why it is not kept, None where it is; spared: number of layers left as
         before."""
         after = None if self.verdict is None else self.verdict.decibels
@@ -227,9 +259,11 @@ class _Attempt:
         spared_note = (
             f", with {format_count(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
         )
-        why = f"{objection or format_gain((after or 0.0) - best.decibels)}{spared_note}"
-        advice = () if self.outcome is None else self.outcome.advice
-        return StepResult(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes, advice)
+        gain = "" if self.verdict is None else format_gain(self.verdict.decibels - best.decibels)
+        if self.verdict is not None and self.step.is_for_parts:
+            gain = self.verdict.describe_gain(best)
+        why, is_kept = f"{objection or gain}{spared_note}", objection is None
+        return StepResult(self.step.name, best.decibels, after, is_kept, why, gains if is_kept else (), notes)
 
 
 class _Clock:
@@ -278,12 +312,12 @@ def _attempt(
     try:
         outcome = run(**{"leave": spared} if spared else {})
         if outcome.quantization is before:
-            return _Attempt(outcome, None, "it finds nothing to change")
+            return _Attempt(outcome, None, step, "it finds nothing to change")
         progress(f"judge {step.name}", 0, None)
         verdict = judge.verdict(base.through(outcome.quantization), outcome.quantization)
-        return _Attempt(outcome, verdict, least_db=step.least_db)
+        return _Attempt(outcome, verdict, step)
     except CompileError as fault:
-        return _Attempt(None, None, f"the machine cannot express it: {fault}")
+        return _Attempt(None, None, step, f"the machine cannot express it: {fault}")
 
 
 def find_upstream_layers(network: Network, tensors: Iterable[str]) -> frozenset[str]:

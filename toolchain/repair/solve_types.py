@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, log10
+from math import inf, log10
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.float_session import FloatSession
 from quant.part_sums import PartSums
-from quant.repair.choices import Gain, Measure, Quantization, StepOutcome
+from quant.repair.choices import Alternative, Gain, Measure, Quantization, StepOutcome
 from quant.structural_ranges import AdjustedRanges
 from toolchain.errors import CompileError, format_count, percent
 from toolchain.frontend import NormalModel
 from toolchain.frontend.source_names import MOVES
 from toolchain.ir.graph import INNER, Quant
-from toolchain.repair.evaluate_outputs import OutputEvaluator, pick_trial_samples
+from toolchain.repair.evaluate_outputs import PART_GAIN_DB, SAME_DB, OutputEvaluator, pick_trial_samples
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.norm_streams import list_norm_streams
 from toolchain.repair.type_trials import TypeTrials, get_operator, measure_ranges_of_types
@@ -34,8 +34,6 @@ from toolchain.report.model_with_tensor import ModelWithTensor, list_ends
 MAX_SLOWDOWN = 1.1  # docs/repair.md: times the cycles of the network without wider codes
 _SAMPLES, _ELEMENTS = 4, 1 << 25  # docs/repair.md: of which sensitivity is measured, fewer of networks with more elements
 _MACS_A_BYTE = 64  # docs/repair.md: products that cost what a byte costs, in the order of tensors alone
-_MORE_DB = 3.0  # docs/repair.md: of a part, by wider codes for all or by a larger budget: half a bit
-_ENOUGH_DB = 40.0  # docs/repair.md: of the worst part, beyond which no larger budget is advised
 _COARSE_LOSS = 0.01  # docs/repair.md: codes leave 20 dB of the median row
 DEAR_MACS = 1e10  # docs/repair.md: beyond them norms come first: MiniLM has 2e11, and measuring took 380 CPU s
 FAST_MACS = 1e12  # docs/repair.md: a detector has 6e11, which take 30 CPU s
@@ -74,15 +72,15 @@ def solve_types(
         return StepOutcome(before)
     trials = TypeTrials(network, before, wide, choice.list_members(), (OutputEvaluator(few), count_cycles))
     trials.measure_ranges(samples if measured is None else measured)
-    count, levels = trials.solve(progress)
-    advice = _advise(trials, len(choice.order), count)
+    count, levels = trials.solve(progress, network.max_slowdown)
+    alternative = _find_alternative(trials, len(choice.order), count, progress)
     if not count:
-        return StepOutcome(before, advice=advice)
+        return StepOutcome(before, alternative=alternative)
     quantization = trials.quantize(count)
     gains = tuple(Gain(network.model.name(s.tensor), s.loss, 0.0) for s in choice.order[:count])
-    note = _describe(network, choice, count, wide, levels, trials.get_slowdown(count))
+    note = _describe(network, choice, count, trials, levels)
     compose = None if remeasure is None else _compose(network, quantization, remeasure)
-    return StepOutcome(quantization, gains=gains, notes=(note,), measure=compose, advice=advice)
+    return StepOutcome(quantization, gains=gains, notes=(note,), measure=compose, alternative=alternative)
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def _is_worth_measuring(
         return False
     trials = TypeTrials(network, before, wide, list(groups.items()), (OutputEvaluator(few), count_cycles))
     trials.measure_ranges(few[:_SAMPLES])
-    return trials.find_largest_gain(len(groups)) >= _MORE_DB
+    return trials.find_largest_gain(len(groups)) >= PART_GAIN_DB
 
 
 def count_measured_samples(macs: float) -> int:
@@ -285,27 +283,33 @@ def _compose(network: Network, quantization: Quantization, remeasure: Measure) -
     return measure
 
 
-def _advise(trials: TypeTrials, most: int, count: int) -> tuple[str, ...]:
-    """Return what all groups would give where the budget has no room for them, if it is more than what is chosen gives."""
+def _find_alternative(trials: TypeTrials, most: int, count: int, progress: Progress) -> Alternative | None:
+    """Return what the step would choose if the budget had room for all groups; None where that is no more than it chooses.
+
+    A build with that budget makes the same trials, so that it chooses the same.
+
+    `most`: number of groups; `count`: how many the step chooses.
+    """
     if count == most:
-        return ()
+        return None
     try:
-        slowdown, (level, best) = trials.get_slowdown(most), trials.compare(count, most)
+        budget = trials.find_budget(most)
+        larger_count, _ = trials.solve(progress, budget)
+        if larger_count <= count:
+            return None
+        quantization, slowdown = trials.quantize(larger_count), trials.get_slowdown(larger_count)
     except CompileError:  # the machine cannot express it
-        return ()
-    if best < level + _MORE_DB or level >= _ENOUGH_DB:
-        return ()
-    factor = ceil(100 * slowdown) / 100
-    tensors = format_count(trials.count_tensors(most), "tensor")
-    slower = f"{factor:.2f} times the cycles that the plan expects"
-    return (f"{tensors} in {trials.wide} give {best:.1f} dB for {slower}: --max-slowdown {factor:.2f}",)
+        return None
+    tensors = f"{format_count(trials.count_tensors(larger_count), 'tensor')} in {trials.wide}"
+    price = f"{slowdown:.2f} times the cycles that the plan expects"
+    return Alternative(quantization, tensors, price, f"--max-slowdown {budget:.2f}")
 
 
-def _describe(
-    network: Network, candidates: _Candidates, count: int, wide: CodeType, levels: tuple[float, float], slowdown: float
-) -> str:
-    """Return the note on the chosen tensors: their share of the noise, and the worst part's dB and the cycles before and
-    after."""
+def _describe(network: Network, candidates: _Candidates, count: int, trials: TypeTrials, levels: tuple[float, float]) -> str:
+    """Return the note on the chosen tensors: their share of the noise, dB and the cycles.
+
+    `levels`: of the worst part that gains, before and after. Where another part is worse, it is told too.
+    """
     chosen, total = candidates.order[:count], sum(s.loss for s in candidates.order)
     named = [s for s in chosen if s.loss >= _LEAST_SHARE * total][:_NAMED] or chosen[:1]
     kind, shares = "tensor", [f"{network.model.name(s.tensor)} ({percent(s.loss / total)} of the noise)" for s in named]
@@ -313,8 +317,10 @@ def _describe(
         levels_in_rows = [f"{network.model.name(s.tensor)} ({-10 * log10(s.loss):.0f} dB in the median row)" for s in named]
         kind, shares = "norm", [f"the sums and steps of {text}" for text in levels_in_rows]
     more = f" and {format_count(len(chosen) - len(named), f'more {kind}')}" if len(chosen) > len(named) else ""
-    before_db, after_db = levels
+    (before_db, after_db), worst_db = levels, trials.find_worst_of_all(count)
+    other = f", one that does not has {worst_db:.1f}" if worst_db < after_db - SAME_DB else ""
+    price = f"{trials.get_slowdown(count):.2f} times the cycles that the plan expects"
     return (
-        f"codes of {wide} for {', '.join(shares)}{more}: the worst part has {after_db:.1f} dB for {before_db:.1f}, in "
-        f"{slowdown:.2f} times the cycles that the plan expects; --type, or type: in a file of --quant, says other"
+        f"codes of {trials.wide} for {', '.join(shares)}{more}: the worst part that gains has {after_db:.1f} dB for "
+        f"{before_db:.1f}{other}, in {price}; --type, or type: in a file of --quant, says other"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 from quant.calibrate import calibrate, default_observer
 from quant.fit_sample import Sample
@@ -18,10 +19,9 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.repair.compensate_rounding import offset_zero_points
-from toolchain.repair.evaluate_outputs import CEILING_DB, OutputEvaluator
+from toolchain.repair.evaluate_outputs import CEILING_DB, SAME_DB, OutputEvaluator
 from toolchain.repair.network import CycleCounter, Network, Progress
-
-SAME_DB = 0.5  # docs/repair.md: of the worst part: half as many tensors that lose no more are preferred
+from toolchain.report.fidelity import LOW_DB
 
 
 class TypeTrials:
@@ -82,37 +82,32 @@ class TypeTrials:
         inner = [n for n in narrow if n not in operators | tensors and get_operator(model, n) in operators]
         return network.with_types(dict.fromkeys(inner, self.wide))
 
-    def solve(self, progress: Progress) -> tuple[int, tuple[float, float]]:
-        """Return how many groups of the order to widen, 0 for none, and the worst part in dB before and after.
+    def solve(self, progress: Progress, slowdown: float) -> tuple[int, tuple[float, float]]:
+        """Return how many groups of the order to widen, 0 for none, and the worst part that gains, in dB before and after.
 
-        It begins with the most groups that the budget of cycles allows, and halves their number while the worst part loses less
-        than SAME_DB. Parts that gain nothing by wider codes do not count. Groups that raise the worst part by no more than
-        SAME_DB are
+        It begins with the most groups that the budget of cycles allows, and halves their number while that part loses less
+        than SAME_DB. Parts that gain nothing by wider codes do not count. Groups that raise it by no more than SAME_DB are
         not widened; the second level is then that of the trial.
+
+        `slowdown`: the budget, times the cycles without wider codes.
         """
-        count = self._find_most_within_budget(progress)
+        count = self._find_most_within_budget(progress, slowdown)
         gaining_parts = self._list_gaining_parts(0, count)
         if not gaining_parts:
             worst = min(self.measure_levels(0).values(), default=0.0)
             return 0, (worst, worst)
         before_db, level = (self._find_worst_db(n, gaining_parts) for n in (0, count))
         best = level
-        while count > 1 and self._is_within_budget(count // 2):
+        while count > 1 and self._is_within_budget(count // 2, slowdown):
             half = self._find_worst_db(count // 2, gaining_parts)
             if half < best - SAME_DB or half <= before_db + SAME_DB:
                 break
             count, level, best = count // 2, half, max(half, best)
         return (count if level > before_db + SAME_DB else 0), (before_db, level)
 
-    def compare(self, count: int, other: int) -> tuple[float, float]:
-        """Return the worst part in dB with `count` groups and with `other`, among the parts that gain from the first to the
-        second.
-
-        Both are CEILING_DB where no part gains more than SAME_DB. Raise CompileError where the machine cannot express the
-        codes.
-        """
-        gaining_parts = self._list_gaining_parts(count, other)
-        return self._find_worst_db(count, gaining_parts), self._find_worst_db(other, gaining_parts)
+    def find_worst_of_all(self, count: int) -> float:
+        """Return the least level of all parts in dB with so many groups, whether they gain or not."""
+        return min(self.measure_levels(count).values(), default=CEILING_DB)
 
     def find_largest_gain(self, count: int) -> float:
         """Return the decibels of the part that gains most by the first groups, 0 where the machine cannot express them."""
@@ -125,39 +120,47 @@ class TypeTrials:
     def _list_gaining_parts(self, count: int, other: int) -> list[str]:
         """Return the parts, and what they hold, that gain more than SAME_DB from `count` groups to `other`."""
         before, after = self.measure_levels(count), self.measure_levels(other)
-        return [part for part in before if after.get(part, before[part]) > before[part] + SAME_DB]
+        return [part for part, db in before.items() if after.get(part, max(db, LOW_DB)) > db + SAME_DB]
 
     def _find_worst_db(self, count: int, parts: Sequence[str]) -> float:
-        """Return the least level of these parts with so many groups; CEILING_DB without any."""
+        """Return the least level of these parts with so many groups; CEILING_DB without any.
+
+        An axis of which no index is below LOW_DB any more has no level, and counts as LOW_DB.
+        """
         levels = self.measure_levels(count)
-        return min((levels[part] for part in parts if part in levels), default=CEILING_DB)
+        return min((levels.get(part, LOW_DB) for part in parts), default=CEILING_DB)
 
     def count_tensors(self, count: int) -> int:
         """Return the number of tensors of the chip that have wider codes with the first groups."""
         return sum(codes is self.wide for codes in self._widen(count).code_types.values())
 
+    def find_budget(self, count: int) -> float:
+        """Return the least budget in hundredths of the cycles without wider codes that has room for the first groups."""
+        hundredths = ceil(100 * self.get_slowdown(count))
+        return next(n / 100 for n in (hundredths, hundredths + 1) if self._is_within_budget(count, n / 100))
+
     def get_slowdown(self, count: int) -> float:
         """Return the cycles with the first groups over those without."""
         return self.count_cycles(count) / max(self.count_cycles(0), 1)
 
-    def _find_most_within_budget(self, progress: Progress) -> int:
+    def _find_most_within_budget(self, progress: Progress, slowdown: float) -> int:
         """Return the largest number of groups within the budget of cycles, by bisection: more groups are taken to cost more."""
         least, most = 0, len(self._order)
         count = most
         while least < most:
             progress("cycles of wider codes", most - least, None)
-            if self._is_within_budget(count):
+            if self._is_within_budget(count, slowdown):
                 least = count
             else:
                 most = count - 1
             count = (least + most + 1) // 2
         return least
 
-    def _is_within_budget(self, count: int) -> bool:
+    def _is_within_budget(self, count: int, slowdown: float) -> bool:
         """Return whether the first groups may be wider within the budget of cycles; False where the machine cannot express
         them."""
         try:
-            return self.count_cycles(count) <= self._network.max_slowdown * self.count_cycles(0)
+            return self.count_cycles(count) <= slowdown * self.count_cycles(0)
         except CompileError:  # the machine cannot express it
             return False
 
@@ -172,8 +175,7 @@ class TypeTrials:
         """Return dB of every part and of what it holds, by key, with the first groups wider. Raise CompileError as
         `count_cycles` does."""
         if count not in self._levels:
-            quality = self._judge.verdict(self._widen(count), self.quantize(count))
-            self._levels[count] = {key: db for part in quality.parts for key, db in part.list_levels().items()}
+            self._levels[count] = self._judge.verdict(self._widen(count), self.quantize(count)).list_levels()
         return self._levels[count]
 
 

@@ -112,10 +112,11 @@ class FidelityPart(Fidelity):
         """Return SQNRs in dB by key: the part by its name, each of `slices`, and each entry of `weak` with at least SURE_VALUES
         values.
 
-        An entry of `weak` counts by its worst index. The keys are `NAME: slice I` and `NAME: index I`.
+        An entry of `weak` counts by its worst index. The keys are `NAME: slice I` and `NAME: axis A`. An axis without indices
+        below LOW_DB has no key.
         """
         slices = {f"{self.name}: slice {i}": s.sqnr_db for i, s in enumerate(self.slices)}
-        weak = {f"{self.name}: index {i}": s.worst_db for i, s in enumerate(self.weak) if s.values >= SURE_VALUES}
+        weak = {f"{self.name}: axis {s.axis}": s.worst_db for s in self.weak if s.values >= SURE_VALUES}
         return {self.name: self.judged_db, **slices, **weak}
 
     @property
