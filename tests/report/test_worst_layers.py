@@ -153,7 +153,7 @@ def test_a_norm_in_8_bits_is_warned_of_with_what_mends_it(norm: str, tmp_path: P
     (warning,) = [w for w in built.warnings if POOR in w]
     assert warning.startswith("output y: SQNR ") and "; layer node_n: " in warning and ", tensor n: " in warning
     assert " dB of the output: " in warning, warning
-    assert "; tried on 2 samples: --host-node node_n (" in warning and " expected cycles for " in warning
+    assert "; tried on 2 samples: --host-node node_n (" in warning and " cycles for " in warning
     if norm == "InstanceNormalization":
         first, *others = built.figures["worst_layers"]
         assert first["effect_db"] < 10 < min(w["alone_db"] for w in (first, *others))

@@ -18,7 +18,8 @@ from quant.fit_sample import Sample
 from quant.float_session import FloatSession
 from quant.part_sums import PartSums
 from quant.repair.choices import Quantization
-from toolchain.compiler import CompiledNetwork, compile_model
+from toolchain.codegen import Region
+from toolchain.compiler import CompiledNetwork, compile_model, time_region
 from toolchain.errors import CompileError
 from toolchain.ir.graph import OnnxOp
 from toolchain.passes.match_nodes import match_nodes
@@ -32,6 +33,7 @@ from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial
 from toolchain.report.host_metrics import host_figures
 from toolchain.report.layer_errors import ErrorNetwork
+from toolchain.schedule.goals import Goal
 
 ENOUGH_DB = 20.0  # docs/accuracy.md: advice behind one that leaves so much is not tried
 _MOST = 6  # docs/accuracy.md: trials of a build
@@ -46,7 +48,8 @@ class AdviceTrials:
     `measured`: the same for errors of layers, which sets the budget.
     `samples`: samples to judge on, of which the first one or two are used, and samples that ranges are measured on. The
     latter are iterated anew for each trial, so they must not be an iterator.
-    `compiled`: the network that is written, at optimization level `level`, with whose cost a piece of advice is compared.
+    `compiled`: the network that is written, with whose cost a piece of advice is compared.
+    `planned`: the optimization level and the goal of its plans, which those of advice have too.
     `cycles`: simulated cycles of that network, as its report says.
     `pinned`: advice to free ports, which is tried first.
     """
@@ -57,12 +60,12 @@ class AdviceTrials:
         measured: ErrorNetwork,
         samples: tuple[Iterable[Sample], Iterable[Sample]],
         compiled: CompiledNetwork,
-        level: int,
+        planned: tuple[int, Goal],
         cycles: int,
         pinned: Sequence[Advice] = (),
     ) -> None:
         self._calibrated, (self._samples, self._calibration) = calibrated, samples
-        self._compiled, self._level_of_plan, self._cycles, self._pinned = compiled, level, cycles, pinned
+        self._compiled, (self._level_of_plan, self._goal), self._cycles, self._pinned = compiled, planned, cycles, pinned
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
         self._remaining, self._sample_count = min(effort.tried, _MOST), min(effort.looked_at, 2)
@@ -130,10 +133,12 @@ class AdviceTrials:
             return None
         model, selection, machine = network.model, network.selection, network.machine
         try:
-            after = compile_model("advice", model, selection, machine, quantization, self._level_of_plan)
+            after = compile_model("advice", model, selection, machine, quantization, self._level_of_plan, goal=self._goal)
         except CompileError:
             return None
-        return replace(_measure_cost(self._compiled), cycles=self._cycles), _measure_cost(after)
+        regions = [segment for segment in after.container.segments if isinstance(segment, Region)]
+        cycles = sum(time_region(machine, region).cycles for region in regions)
+        return _price_run(self._compiled, self._cycles), _price_run(after, cycles)
 
     def _level(self, network: Network, quantization: Quantization, output: FidelityPart) -> float:
         """Return the SQNR in dB of the output's worst part on the judging samples."""
@@ -210,11 +215,10 @@ def _count_layers(network: Network) -> int:
     return sum(not isinstance(node.op, OnnxOp) for node in network.graph.nodes)
 
 
-def _measure_cost(compiled: CompiledNetwork) -> RunCost:
-    """Return the expected cycles of a compiled network and the host's seconds."""
+def _price_run(compiled: CompiledNetwork, cycles: int) -> RunCost:
+    """Return the cost of a run of so many simulated cycles, with the host's seconds."""
     container = compiled.container
-    host_seconds = host_figures(container, 0)["seconds"]
-    return RunCost(compiled.expected_cycles, container.machine.chip.clock.frequency, host_seconds)
+    return RunCost(cycles, container.machine.chip.clock.frequency, host_figures(container, 0)["seconds"])
 
 
 def _list_unchanged_layers(network: Network, other: Network) -> set[str]:

@@ -91,8 +91,8 @@ def verify_build(
         judged_by = JudgedNetwork(container, reference)
     operands = list_output_operands(model, selection.graph, selection.shown)
     trial_network, pinned = calibrated if judged is None else judged, _advise_free_ports(options, model)
-    cycles: int = figures["cycles"]
-    trials = AdviceTrials(trial_network, network, (samples, calibration), compiled, options.level, cycles, pinned)
+    cycles, planned = int(figures["cycles"]), (options.level, options.planned_for)
+    trials = AdviceTrials(trial_network, network, (samples, calibration), compiled, planned, cycles, pinned)
     others = calibration if on == "held out" else ()
     subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
     if options.passes.start is None:  # trials are of the model, not of a graph that somebody edited

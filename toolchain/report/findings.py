@@ -80,7 +80,7 @@ class StepAdvice:
 
 @dataclass(frozen=True)
 class RunCost:
-    """The cost of a run: cycles of the chip, simulated or expected, and seconds of the host by the machine's prices."""
+    """The cost of a run: simulated cycles of the chip, and seconds of the host by the machine's prices."""
 
     cycles: int
     clock_hz: float
@@ -143,7 +143,7 @@ class TriedAdvice:
         before, after = self.costs
         more_seconds = after.host_seconds - before.host_seconds
         host = f", about {format_seconds(more_seconds)} more of the host" if more_seconds > 0 else ""
-        return f", {after.cycles:,} expected cycles for {before.cycles:,}{host}"
+        return f", {after.cycles:,} cycles for {before.cycles:,}{host}"
 
 
 def format_levels(after_db: float, before_db: float) -> str:
