@@ -57,6 +57,22 @@ def test_a_build_above_the_gate_is_written(here: Path) -> None:
     assert figures["score"]["passed"] is True and figures["failures"] == []
 
 
+@pytest.mark.parametrize(("loud", "code"), [(10, 3), (32, 0)])
+def test_samples_that_loud_ones_hide_are_told(here: Path, loud: int, code: int) -> None:
+    """Loud samples have 300 times the amplitude of the others, which one int8 scale loses."""
+    x = np.load("data.npz")["x"]
+    x[loud:] /= 300
+    np.savez("mixed.npz", x=x)
+    printed = built("--calib data.npz --judge mixed.npz --min-sqnr 20 --repair none")
+    lower = f"{40 - loud} of 40 samples are lower, the worst at "
+    assert printed.code == code and lower in printed.err
+    assert ("dB; --min-sqnr asks for 20" if code else "WARNING: output y passes --min-sqnr 20, but ") in printed.err
+    x[loud:] /= 1e4
+    np.savez("mixed.npz", x=x)  # silence
+    printed = built("--calib data.npz --judge mixed.npz --min-sqnr 20 --repair none")
+    assert printed.code == 0 and " samples are lower" not in printed.err
+
+
 def test_below_the_gate_nothing_is_written(here: Path) -> None:
     before = contents(here)
     line = "--quant p.yaml --calib data.npz --min-sqnr 20 --min-cosine 0.99 --image i --error-report r"

@@ -141,7 +141,8 @@ def evaluate_accuracy(
     verdicts = [] if worst is None else _judge(measured, graph, worst)
     errors = _errors(subject) if reported else None
     score = None if evaluation is None else _score(evaluation, subject, runs)
-    short = gate.shortfalls(_parts_by_kind(measured))
+    gated_parts = _parts_by_kind(measured)
+    short = gate.shortfalls(gated_parts)
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject)).findings if failed else ()
     trials = _Trials(subject, measured.outputs)
@@ -168,7 +169,7 @@ def evaluate_accuracy(
     layer_warnings = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
     return AccuracyResult(
         figures,
-        (*(line for v, line in lines if v.warns), *layer_warnings),
+        (*(line for v, line in lines if v.warns), *gate.list_low_parts(gated_parts), *layer_warnings),
         tuple(failures(blamed, score, findings[0] if findings else None)),
         errors,
         (*(line for v, line in lines if not v.warns), *steps),

@@ -35,6 +35,7 @@ UNSCALED: Factors = MappingProxyType({})
 
 
 FEWEST_FOR_MEANS = 8  # docs/accuracy.md: samples from which on a channel's mean is known well enough to be no signal
+SILENT = 1e6  # docs/accuracy.md: times the energy of a sample is less than the mean: nobody hears it
 QUIET = 100.0  # docs/accuracy.md: times the energy of a sample is less than the mean: it is no sample to be judged alone
 SURE_VALUES = 64  # docs/repair.md: of an index whose figure is within 1 dB of that of all data
 LOW_DB = 30.0  # docs/accuracy.md: a part below it is named
@@ -78,6 +79,7 @@ class FidelityPart(Fidelity):
     `varying_db`: SQNR where the mean of each channel is no signal. It is None where the means are not known or nothing varies.
     `worst_sample_db`: the least SQNR of one sample. Samples of less than a hundredth of the mean energy are left out.
     `standard_error_db`: of `sqnr_db`, from leaving out each sample in turn. It is None where that is not finite.
+    `sample_levels`: the SQNR of each sample in order, infinite of those with less than a millionth of the mean energy.
     `slices`: parts of the tensor whose values are of unlike size, each along one axis.
     `weak`: indices of each axis below LOW_DB, of any size, the axis with the worst first.
     `peak`: the largest value in float, with its sign.
@@ -91,6 +93,7 @@ class FidelityPart(Fidelity):
     varying_db: float | None = None
     worst_sample_db: float = math.inf
     standard_error_db: float | None = None
+    sample_levels: tuple[float, ...] = ()
     slices: tuple[TensorSlice, ...] = ()
     weak: tuple[TensorSlice, ...] = ()
     peak: float = math.inf
@@ -253,6 +256,11 @@ class _TensorSums:
             return None
         return float(np.sqrt((len(without) - 1) * np.var(without)))
 
+    def _list_sample_levels(self) -> tuple[float, ...]:
+        """Return the SQNR in dB of each sample; infinite of those with less than 1 / SILENT of the mean energy."""
+        least = sum(self._energies) / max(len(self._energies), 1) / SILENT
+        return tuple(db if energy > least else math.inf for db, energy in zip(self.each_db, self._energies))
+
     def part(
         self, name: str, tensor: str, steps_of: str | None, outputs: tuple[str, ...], means: PartSums | None
     ) -> FidelityPart:
@@ -268,6 +276,7 @@ class _TensorSums:
             varying_db=None if means is None else self.parts.varying_db(means),
             worst_sample_db=self.worst_sample_db,
             standard_error_db=self.standard_error_db,
+            sample_levels=self._list_sample_levels(),
             slices=tuple(self.parts.slices(means)),
             weak=tuple(self.parts.list_weak_slices(LOW_DB, means)),
             peak=self.parts.peak,

@@ -21,6 +21,7 @@ from toolchain.report.error_page import finding_text
 from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import LayerError
 
+FAR_BELOW_DB = 10.0  # docs/accuracy.md: a sample so far below the gate is told where the gate passes
 Outputs = Sequence[Mapping[str, np.ndarray]]
 
 
@@ -65,6 +66,8 @@ class Gate:
         """Return (sentence, part) for each part that is below a requirement, in their order. The function of `--eval` is not
         asked here.
 
+        A level is missed by the part over all samples, or by more than half of its samples: loud samples decide the former.
+
         `parts`: parts by the word for their kind, which begins the sentence.
         """
         missed_parts = list[tuple[str, FidelityPart]]()
@@ -74,11 +77,45 @@ class Gate:
                 if self.min_sqnr is not None and part.judged_db < self.min_sqnr:
                     varying = "" if part.sqnr_db < self.min_sqnr else f", of what varies {part.judged_db:.1f}"
                     missed.append(f"SQNR {part.sqnr_db:.1f} dB{varying}, --min-sqnr asks for {self.min_sqnr:g}")
+                elif self.min_sqnr is not None and 2 * len(low := self._list_low_samples(part)) > len(part.sample_levels):
+                    missed.append(
+                        f"SQNR {part.sqnr_db:.1f} dB, but {_describe_low(part, low)}; --min-sqnr asks for {self.min_sqnr:g}"
+                    )
                 if self.min_cosine is not None and part.cosine < self.min_cosine:
                     missed.append(f"cosine {part.cosine:.6f}, --min-cosine asks for {self.min_cosine:g}")
                 if missed:
                     missed_parts.append((f"{kind} {part.name}: {'; '.join(missed)}", part))
         return missed_parts
+
+    def list_low_parts(self, parts: Mapping[str, Sequence[FidelityPart]]) -> list[str]:
+        """Return a sentence for each part that reaches the least SQNR while some samples are FAR_BELOW_DB below it.
+
+        Those of which more than half of the samples are below it are shortfalls, and not among these.
+
+        `parts`: as in `shortfalls`.
+        """
+        sentences = list[str]()
+        for kind, part in ((kind, part) for kind, of_kind in parts.items() for part in of_kind):
+            if self.min_sqnr is None or part.judged_db < self.min_sqnr:
+                continue
+            low = self._list_low_samples(part)
+            if 2 * len(low) <= len(part.sample_levels) and any(part.sample_levels[i] < self.min_sqnr - FAR_BELOW_DB for i in low):
+                sentences.append(f"{kind} {part.name} passes --min-sqnr {self.min_sqnr:g}, but {_describe_low(part, low)}")
+        return sentences
+
+    def _list_low_samples(self, part: FidelityPart) -> list[int]:
+        """Return the indices of the samples that are below the least SQNR; none where nothing is asked for."""
+        least = -math.inf if self.min_sqnr is None else self.min_sqnr
+        return [i for i, db in enumerate(part.sample_levels) if db < least]
+
+
+def _describe_low(part: FidelityPart, low: Sequence[int]) -> str:
+    """Return how many samples of a part are low, and the worst of them, as a clause.
+
+    `low`: their indices, at least one.
+    """
+    worst_db = min(part.sample_levels[i] for i in low)
+    return f"{len(low)} of {len(part.sample_levels)} samples are lower, the worst at {worst_db:.1f} dB"
 
 
 OPEN = Gate()
