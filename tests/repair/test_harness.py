@@ -122,8 +122,13 @@ def test_as_many_samples_are_held_as_memory_has_room_for(tmp_path: Path, monkeyp
 
 def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
     lucky = np.add(BEFORE, (9.0, -2.0, -2.0, -1.0, -1.0, 1.0, -1.0, 1.0))
-    objection = "the outputs gain 0.50 dB, which may be chance: 0.50 dB a sample, with a standard error of 1.28"
+    objection = (
+        "the outputs gain 0.50 dB over all samples; that of the mean sample, 0.50 dB with a standard error of 1.28, may be chance"
+    )
     assert verdict(*lucky).objection(verdict(*BEFORE)) == objection
+    quiet = np.subtract(BEFORE, 9.1)  # one loud sample decides what all together have
+    loud = OutputQuality((FidelityPart("y", 24.74, 1.0, 0.0, 0.0, "y"),), {"y": tuple(quiet)})
+    assert loud.objection(verdict(*BEFORE)) == "the outputs gain 0.11 dB over all samples, but the mean sample loses 9.10 dB"
     steady = np.add(BEFORE, (0.7, 0.3, 0.4, 0.6, 0.5, 0.5, 0.2, 0.8))
     assert verdict(*steady).objection(verdict(*BEFORE)) is None
     assert verdict(*np.add(BEFORE, 0.04)).objection(verdict(*BEFORE)) == "the outputs gain 0.04 dB"

@@ -90,7 +90,7 @@ class OutputQuality:
         if gain < least_db:
             return format_gain(gain)
         chance = _by_chance(np.mean([self._gains(before, name) for name, *_ in pairs], axis=0)) if tested else None
-        return None if chance is None else f"{format_gain(gain)}, {chance}"
+        return None if chance is None else f"{format_gain(gain)}{chance}"
 
     def losses(self, before: OutputQuality, plain: OutputQuality) -> dict[str, str]:
         """Return for each part that is harmed why it is, by the part's tensor.
@@ -143,14 +143,20 @@ def pick_trial_samples(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _by_chance(gains: NDArray[np.float64]) -> str | None:
-    """Return why the gains may come from the choice of samples, None where their mean is beyond CHANCE standard errors.
+    """Return why the gains may come from the choice of samples, as the end of a sentence on the gain over all samples.
+
+    It is None where their mean is beyond CHANCE standard errors.
 
     `gains`: dB of each sample.
     """
     if gains.size < LEAST_JUDGES:
-        return f"on {format_count(gains.size, 'sample')}: it takes {LEAST_JUDGES} to tell"
+        return f", on {format_count(gains.size, 'sample')}: it takes {LEAST_JUDGES} to tell"
     mean, error = _mean_and_error(gains)
-    return None if mean > CHANCE * error else f"which may be chance: {mean:.2f} dB a sample, with a standard error of {error:.2f}"
+    if mean > CHANCE * error:
+        return None
+    if mean <= 0:
+        return f" over all samples, but the mean sample loses {abs(mean):.2f} dB"
+    return f" over all samples; that of the mean sample, {mean:.2f} dB with a standard error of {error:.2f}, may be chance"
 
 
 def _mean_and_error(gains: NDArray[np.float64]) -> tuple[float, float]:
