@@ -2,8 +2,8 @@
 
 `service_order` is the entry, for `simulator.timeline`. A fixed order keeps a faster machine from running a program slower.
 Operations are served in the order in which they would begin on a nominal machine with unlimited queues.
-There an operation lasts as long as the square roots of its products and bytes; no property of a machine
-enters.
+There an operation lasts as long as the square root of its products, or of its bytes where it has none.
+No property of a machine enters.
 On a real machine the time of an operation grows by less than its size.
 Of the forms tried (sizes at several paces, logarithms, one) square roots gave the fewest cycles.
 The front end of a real machine stops at full queues.
@@ -32,9 +32,11 @@ _STEPS = 16  # of nominal time, so that rounding weighs little
 
 
 def service_order(ops: Sequence[MachineOp], order: RunOrder, op_demands: Demands) -> list[int]:
-    """Return all operations that have a queue, in an order that can run on every machine on which the program can.
+    """Return the indices of all operations that have a queue, in the order of service; every machine that runs the program can
+    run it.
 
-    `order`: of `program_order`. `op_demands`: bytes and products of each operation.
+    `ops`: the dispatched operations in program order, of which only the last, End, has no queue. `order`: of
+    `program_order`. `op_demands`: bytes and products of each operation.
     """
     units = order.chip.units
     moves = np.array([units[q].kind == "dma" for q in order.engine[: len(order.legal)]], bool)

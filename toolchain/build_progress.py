@@ -31,10 +31,11 @@ class TimeLeft:
         self._sample_s = 0.0
 
     def update(self, stage: str, done: int) -> float | None:
-        """Note the stage of the build, and return the seconds left; None where they are not known well enough, as in the first
-        third.
+        """Note the stage of the build, and return the seconds left; None where they are not known well enough.
 
-        `done`: how much of the stage is done; in `calibrate` it is the number of samples.
+        They are not in the first third of the estimated time, before planning, without calibration, and behind the estimate.
+        `stage`: the build's name for it; `load`, `calibrate`, `compile` and `check` matter here. `done`: how much of the
+        stage is done; it is read in `calibrate` alone, where it is the number of samples.
         """
         now_s = self._clock()
         if stage != self._stage:

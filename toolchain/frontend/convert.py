@@ -1,4 +1,8 @@
-"""Convert between ONNX protobufs and the project's nodes, types and arrays."""
+"""Convert between ONNX protobufs and the project's nodes, types and arrays.
+
+`FLOATS` and `INTEGERS` are names of numpy types; `ARRAYS` adds bool: the types that numpy and onnxruntime hand to each other.
+Types are numpy names (`TensorType.dtype`), also of those that only ml_dtypes has, such as bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,14 @@ _NO_VALUES = (
     "export the model with its weights; for the graphs of examples/networks, python fill_weights.py DEST beside them "
     "writes copies with random weights"
 )
-ARRAYS = frozenset((*FLOATS, *INTEGERS, "bool"))  # element types that numpy and onnxruntime hand to each other
+ARRAYS = frozenset((*FLOATS, *INTEGERS, "bool"))
 
 
 def node_from_proto(proto: onnx.NodeProto, name: str) -> OnnxNode:
     """Return the node under this name, with itself as its source.
 
-    Attributes of strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs.
+    Attributes of strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs. The domain "ai.onnx"
+    becomes "". Raise CompileError as `attribute_value` does.
     """
     attributes = {a.name: attribute_value(a, name) for a in proto.attribute}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -37,8 +42,10 @@ def node_from_proto(proto: onnx.NodeProto, name: str) -> OnnxNode:
 
 
 def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
-    """Return an attribute's value. Raise CompileError for kinds that are not supported, and references to a function's
-    attribute.
+    """Return an attribute's value as str, int, float, numpy array, GraphProto, or a tuple of values.
+
+    Bytes that are not UTF-8 become replacement characters. Raise CompileError for sparse tensors, types, attributes without
+    a kind, and references to a function's attribute; `node_name` names the node in it.
     """
     if attribute.ref_attr_name:
         reason = f'attribute {attribute.name} stands for "{attribute.ref_attr_name}" of a function, and the node is in none'
@@ -58,9 +65,9 @@ def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
 
 
 def array_from_proto(proto: onnx.TensorProto, thing: str) -> np.ndarray:
-    """Return the values of a tensor. Raise CompileError where it has none, or others than its shape and type say.
+    """Return the values of a tensor, also of strings. Raise CompileError where it has none, or not as many as its shape says.
 
-    `thing`: names the tensor in messages.
+    Values in external files must be loaded before. `thing`: names the tensor in messages.
     """
     if not _has_values(proto):
         raise refuse(thing, "has a shape and no values", _NO_VALUES)
@@ -71,12 +78,13 @@ def array_from_proto(proto: onnx.TensorProto, thing: str) -> np.ndarray:
 
 
 def _has_values(proto: onnx.TensorProto) -> bool:
-    """Return whether a tensor has elements where its shape needs some."""
+    """Return whether a tensor holds values, or needs none because a dimension is 0."""
     fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data, proto.string_data)
     return 0 in proto.dims or bool(proto.raw_data) or any(fields)
 
 
 def node_to_proto(node: OnnxNode) -> onnx.NodeProto:
+    """Return the ONNX node, with attributes sorted by name. Its sources are not written."""
     attributes = {k: numpy_helper.from_array(v) if is_array(v) else v for k, v in node.op.attributes.items()}
     proto = onnx.NodeProto(op_type=node.op.op_type, name=node.name, domain=node.op.domain)
     proto.input.extend(node.inputs)
@@ -86,6 +94,7 @@ def node_to_proto(node: OnnxNode) -> onnx.NodeProto:
 
 
 def make_attribute(name: str, value: Any) -> onnx.AttributeProto:
+    """Return the attribute, of the kind that onnx infers from the value; an empty tuple becomes a list of integers."""
     if isinstance(value, tuple) and not value:
         return helper.make_attribute(name, [], attr_type=onnx.AttributeProto.INTS)
     return helper.make_attribute(name, value)
@@ -108,12 +117,12 @@ def dtype_name(elem_type: int) -> str:
 
 
 def elem_type(dtype: str) -> int:
-    """Return the ONNX element type of a numpy type name."""
+    """Return the ONNX element type (an int of TensorProto.DataType) of a numpy type name."""
     return helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the numpy type, also of names that only ml_dtypes knows (bfloat16, int4, float8...)."""
+    """Return the numpy type, also of names that only ml_dtypes knows (bfloat16, int4...). Raise AttributeError for others."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -123,12 +132,15 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def type_proto(t: TensorType) -> onnx.TypeProto:
+    """Return the ONNX tensor type of this shape and element type."""
     return helper.make_tensor_type_proto(elem_type(t.dtype), t.shape)
 
 
 def type_of(array: np.ndarray) -> TensorType:
+    """Return the shape and element type of an array."""
     return TensorType(tuple(int(d) for d in array.shape), array.dtype.name)
 
 
 def value_info(name: str, types: Mapping[str, TensorType]) -> onnx.ValueInfoProto:
+    """Return the ONNX declaration of the tensor `name`. Raise KeyError where `types` lacks it."""
     return helper.make_tensor_value_info(name, elem_type(types[name].dtype), types[name].shape)

@@ -19,7 +19,7 @@ _LEAST_NODES = 4  # of a run
 
 
 class RepeatedRun(NamedTuple):
-    """A run of `length` nodes from `first` on, each of which equals the one `period` nodes behind it."""
+    """A run of `length` nodes from `first` on, each of which is like the one `period` nodes later in the graph."""
 
     length: int
     period: int
@@ -27,8 +27,10 @@ class RepeatedRun(NamedTuple):
 
 
 def tie_block_ranges(model: NormalModel) -> NormalModel:
-    """Return the model with `twin_by_tensor` set: by tensor of a repeated block, the tensor of an earlier block whose range
-    it shares.
+    """Return the model with `twin_by_tensor` set: by tensor of a repeated block, the tensor whose range it shares.
+
+    All tensors at one place of the blocks have one such tensor, mostly of the first block. Constants and tensors that share
+    with no other have no entry. Calibration reads it.
     """
     graph = model.graph
     id_by_description: dict[Hashable, int] = {}

@@ -1,6 +1,9 @@
 """Add noise to a model's float tensors, to measure what float's own rounding may do to its outputs.
 
 The check that the file and its canonical form agree uses it: a difference within that noise is no fault.
+
+Tensors of the types `ROUNDED` can get noise. They are multiplied in their own type where it is in `WIDE`, else in float32.
+All tensors share one input of noise, of which each reads a run that begins at a drawn place below `STARTS`.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import TensorType
 
 ROUNDED = (*FLOATS, "bfloat16")
-WIDE = ("float32", "float64")  # others are multiplied as float32
-STARTS = 1 << 12  # the noise of a tensor begins anywhere in these
+WIDE = ("float32", "float64")
+STARTS = 1 << 12
 CUT_BY_INPUTS = 10  # the opset from which on Slice has no attributes
 
 
@@ -39,7 +42,8 @@ def add_rounding_noise(proto: onnx.ModelProto, types: Mapping[str, TensorType], 
     """Add relative noise to tensors of `proto`, in place; return the name of its new input and how many numbers that takes.
 
     Each tensor of `types` that a node outside of subgraphs makes is multiplied element by element by 1 + step * noise.
-    `step`: the relative size by element type.
+    `types`: the tensors to change, each with a float type and a static shape of at least one element. `step`: returns the
+    relative size of the noise for an element type by its numpy name.
     """
     names, new = [*_names(proto.graph)], "noise"
     while any(name.startswith(new) for name in names):

@@ -41,9 +41,7 @@ class FileQuant:
         return int(np.iinfo(self.dtype).min)
 
     def quant(self, low: int) -> Quant:
-        """Return the same quantization in codes of a type of as many bits whose least code is `low`. The zero point moves
-        along, exactly.
-        """
+        """Return scale and zero point of the same real values in codes of a type of as many bits whose least code is `low`."""
         return Quant(self.scale, self.zero_point - self.low + low)
 
     def ends(self) -> tuple[float, float]:
@@ -108,8 +106,8 @@ def make_file_weights(
 ) -> FileWeights:
     """Return the file weights of a constant. `product` and `groups` of the result are left unset.
 
-    `codes`: integers less their zero points.
-    `scales`: one, or one for each index of `axis`, the dimension of channels.
+    `codes`: integers less their zero points, of a type that holds minus their least.
+    `scales`: one, or one for each index of `axis`, the dimension of channels. A scalar is one channel.
     `quant`, `bias`: as in `FileWeights`.
     """
     rows = np.moveaxis(codes, axis, 0).reshape(codes.shape[axis], -1) if codes.ndim else codes.reshape(1, 1)
@@ -128,9 +126,9 @@ def make_file_weight_groups(groups: FileWeightGroups) -> FileWeights:
 def find_file_weights(node: Node[Any], stored: Mapping[str, FileWeights]) -> list[FileWeights]:
     """Return the file weights of a node's constants; the list is empty where the file holds none as codes.
 
-    `stored`: by node of the model, or by name of one of several nodes that stand for it.
-    A node has the entries of its sources. If `stored` has an entry by its own name, which is none of its sources, it has that
-    alone.
+    `stored`: by name of a node of the model, or of one of several nodes that a rewrite put in its place.
+    A node has the entries of its sources, in their order. If `stored` has an entry by its own name, which is none of its
+    sources, it has that alone.
     """
     is_named_directly = node.name in stored and node.name not in node.sources
     return [stored[n] for n in ((node.name,) if is_named_directly else node.sources) if n in stored]

@@ -1,6 +1,9 @@
 """The typed instruction table: the keys of a file in `hw_configs/isa/`. Bits are `[high, low]`, both inclusive, 0 the
 least.
 
+Classes check names and ranges of single keys; whether fields overlap or lie beyond the word is checked by `isa.word_layout`.
+`WORD_BITS` has the widths of words in bits that a table of each kind may have.
+
 There are two kinds. `registers`: a write word sets one register, a start word starts an operation with the values that
 the registers hold then. `descriptors`: one wide word holds a whole operation.
 """

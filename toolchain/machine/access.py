@@ -18,10 +18,11 @@ class Access:
 
     Strides are bytes and not negative, the outermost first. `space`: number of the memory in `chip.spaces`. `end`: one
     past the last byte. `exact`: every one of these bytes is touched. Else they are a superset of the touched bytes.
-    `in_step`: a read that goes element by element with the write, so that both may be the same bytes.
+    `in_step`: a read that goes element by element with the write, so that both may be the same bytes. Numbers may be
+    columns, int64[op], for all operations of a program at once.
     """
 
-    space: int  # a code of `chip.spaces`
+    space: int
     address: int
     counts: tuple[int, ...]
     strides: tuple[int, ...]
@@ -29,7 +30,7 @@ class Access:
     write: bool
     in_step: bool = False
     exact: bool = True
-    end: int = field(init=False, compare=False)  # one past the last byte touched
+    end: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         end = self.address + self.inner_bytes

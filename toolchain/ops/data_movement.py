@@ -72,7 +72,7 @@ class Pad(FloatOp):
         return (self.value,)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        """Return why the chip cannot pad with a value other than 0: it has no rescale. None: it can."""
+        """Return why the chip cannot pad: the value is not 0, and the machine has no rescale. None: it can."""
         if self.value != 0 and "rescale" not in chip.functions:
             return f"a value of {self.value:g} may need a scale of its own: {chip.key('vector')}.functions: rescale"
         return None
@@ -230,7 +230,10 @@ def concat(scope: SelectionContext) -> None:
 
 
 def slice_(scope: SelectionContext) -> None:
-    """Select a Slice in the layout of its input. Refuse computed bounds and negative steps."""
+    """Select a Slice in the layout of its input, whose output has the size that the graph says.
+
+    Refuse computed bounds, and negative steps, of which the frontend has replaced those up to a limit.
+    """
     x = scope.node.inputs[0]
     shape = scope.shape(x)
     a = scope.attributes
@@ -250,7 +253,10 @@ def slice_(scope: SelectionContext) -> None:
 
 
 def pad(scope: SelectionContext) -> None:
-    """Select a constant Pad. Refuse computed or negative padding, and other modes."""
+    """Select a Pad by one value. Refuse computed or negative padding, and modes other than constant.
+
+    The frontend has replaced other modes of few elements by copies.
+    """
     x, a = scope.node.inputs[0], scope.attributes
     rank = len(scope.shape(x))
     if "pads" not in a:
@@ -288,7 +294,7 @@ def transpose(scope: SelectionContext) -> None:
 
 
 def identity(scope: SelectionContext) -> None:
-    """Select an Identity of a tensor that is an output too, as a view of it. Refuse one of an input."""
+    """Select an Identity as a view: only those remain that give an output a second name. Refuse one of a graph's input."""
     x = scope.node.inputs[0]
     if x in scope.graph.inputs:
         return scope.refuse("an input that is handed on as it is would be rounded for no gain")
@@ -297,7 +303,10 @@ def identity(scope: SelectionContext) -> None:
 
 
 def expand(scope: SelectionContext) -> None:
-    """Select Expand or Tile of dimensions of size one, as repetition. New dimensions come first. Refuse copies of larger ones."""
+    """Select an Expand or Tile that repeats dimensions of size one. New dimensions come first.
+
+    Refuse copies of larger dimensions. Sizes are those of input and output in the graph.
+    """
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     after = scope.shape(y)
     before = (1,) * (len(after) - len(scope.shape(x))) + scope.shape(x)

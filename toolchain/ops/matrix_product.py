@@ -1,7 +1,8 @@
 """Select and compute the matrix product of two operands of which at most one is constant; batch dimensions broadcast as in
 numpy.
 
-Products by constant weights are convolutions instead. Methods follow `FloatOp` and `TiledOp` in `ops.kit.operator`.
+The frontend turns products with one constant matrix into convolutions, so that a constant here is a stack of matrices.
+Methods follow `FloatOp` and `TiledOp` in `ops.kit.operator`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class MatrixProduct(FloatOp):
         return True
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
-        """Return one `IntegerMatrixProduct`. Constant operands are registered as codes."""
+        """Return a list of one `IntegerMatrixProduct`. A constant operand is registered with `scope` as codes."""
         names, (a, b) = zip(*(self._operand(i, node, scope) for i in range(2)))
         y = scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
@@ -117,9 +118,10 @@ class IntegerMatrixProduct(TiledOp):
         return requantize(acc, self.requant, self.requant.dtype)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """Return the operator itself for one sample, or None.
+        """Return the operator itself for one sample along `axis` of the output; None where samples are not made one by one.
 
-        Rows are samples too. A second operand without that dimension, or with one element along it, serves them all.
+        Rows may be the samples, columns may not. A second operand without that dimension, or with one element along it,
+        serves all samples. None: an operand with that dimension is constant, a of another rank, or a x a shares an operand.
         """
         a, b = layer.node.inputs
         rank, shape = len(layer.output.shape), layer.types[b].shape
@@ -131,7 +133,7 @@ class IntegerMatrixProduct(TiledOp):
         return None if any(n in layer.constants for n in counted) else PerSample(self, counted)
 
     def contiguous_dims(self, node: Node) -> Mapping[str, int]:
-        """Return that the columns of a and of the output lie side by side; b may have any strides."""
+        """Return how many of the last dimensions must be contiguous: one of a and of the output, none of b."""
         a, b = node.inputs
         return {b: 0, a: 1, node.outputs[0]: 1}
 
@@ -249,10 +251,10 @@ class IntegerMatrixProduct(TiledOp):
 
 
 def batch_variants(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
-    """Return the machine, and behind it a variant with one product an operation, where the machine makes several of these at
-    once.
+    """Return the machine, and behind it a variant whose operations make one product each.
 
-    Larger tiles may be slower, because their stores end later; the caller plans with both.
+    There is no variant where limits.matrix_product.max_batches is 1, or where no node is an `IntegerMatrixProduct`.
+    Several products in an operation may be slower, because their stores end later; the caller plans with both.
     """
     limits = chip.limits.matrix_product
     if limits.max_batches == 1 or not any(isinstance(node.op, IntegerMatrixProduct) for node in nodes):
@@ -277,7 +279,7 @@ def _batch_stride(box: Box | None, site: BoxLocation | None) -> int:
 
 
 def matrix_product(scope: SelectionContext) -> None:
-    """Select a MatMul. Refuse operands of one dimension."""
+    """Select a MatMul in the model's order of dimensions, with constants as they are. Refuse operands of one dimension."""
     if any(len(scope.shape(n)) < 2 for n in scope.node.inputs):
         return scope.refuse("a one-dimensional operand")
     values = [scope.value(n) for n in scope.node.inputs]

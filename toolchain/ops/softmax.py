@@ -1,6 +1,7 @@
 """Select Softmax as the vector engine's function, or decompose it and LogSoftmax into steps that the chip has.
 
-Classes follow `FloatOp` and `TiledOp` in `ops.kit.operator`.
+Classes follow `FloatOp` and `TiledOp` in `ops.kit.operator`. The machine file decides: its key `limits.decompose` names the
+operators that are decomposed. A LogSoftmax that is not is run by the host.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ class Softmax(FloatOp):
         return None
 
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
-        """Return a type of 16 bits where none of 8 would do; else None."""
+        """Return a type of 16 bits where 8 bits do not do: long rows, or codes without zero points. Else None.
+
+        It is None as well where the machine has no type above 8 bits.
+        """
         fits = graph.types[node.inputs[0]].shape[1] <= MOST_COLUMNS_OF_BYTES and not chip.numerics.symmetric_activations
         return None if fits else next((codes for codes in chip.operand_types if codes.bits > 8), None)
 
@@ -199,7 +203,7 @@ class IntegerSoftmax(TiledOp):
 
 
 def select(scope: SelectionContext) -> None:
-    """Select a Softmax over the last dimension, as rows of a matrix. Refuse other dimensions."""
+    """Select a Softmax over the last dimension, as rows of a matrix, with Reshapes around it. Refuse other dimensions."""
     x, shape = scope.node.inputs[0], scope.shape(scope.node.inputs[0])
     if not shape or scope.attributes["axis"] % len(shape) != len(shape) - 1:
         return scope.refuse(f"Softmax over another than the last of {len(shape)} dimensions")

@@ -21,14 +21,13 @@ from toolchain.repair.patterns import SUMS, Array, clamp_bound, power, propagate
 
 Factors = Mapping[str, Array]
 
-_SAME = 1e-9  # of factors that are one: the rounding of powers
+_SAME = 1e-9  # relative difference of equal factors: the rounding of powers
 
 
 def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
-    """Return float64[o], values that no output channel of a weighted node exceeds, whatever the data; infinity where nothing
-    bounds them.
+    """Return float64[o], upper bounds of a weighted node's output channels, whatever the data; infinity where there is none.
 
-    Only a Conv behind a clamp is bounded.
+    Only a Conv is bounded, whose input a clamp keeps between 0 and a bound.
     """
     producer = graph.producers().get(node.inputs[0])
     bound = None if producer is None else clamp_bound(producer, graph)
@@ -45,9 +44,10 @@ def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
 def scale_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tuple[str, ...]]:
     """Return the model whose tensors carry their factors, by the same names, and the nodes that undo factors for the host.
 
-    The returned model has no file behind it (`source` is None). The given one is not changed.
+    The second result has the names of these nodes, one for each tensor with factors that a host node reads.
+    The returned model has no file behind it (`source` is None). The given one is not changed. New constants are float32.
 
-    `factors`: float64[c] by tensor, above 0.
+    `factors`: float64[c] by tensor, above 0; `toolchain.repair.channels` says which dimension has the c channels.
     Raise CompileError for factors of a tensor that the model lacks, or of another number of channels. Raise InternalError for
     factors that the nodes cannot carry.
     """

@@ -56,7 +56,8 @@ def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     """Return a table of the parts under `key` of the report; empty without parts. Of the steps of a sequence only the worst is
     shown.
 
-    Parts that were judged on random inputs get figures and no verdict, since these say nothing of the model's own data.
+    A verdict is `POOR`, or `see note` for a part of low SQNR with a reason. Parts that were judged on random inputs get
+    figures and no verdict, since these say nothing of the model's own data.
 
     `key`: `outputs` or `concats`.
     `what`: the parts, for the title.
@@ -116,7 +117,7 @@ def _level(part: Mapping[str, Any]) -> float:
 
 
 def format_decibels(part: Mapping[str, Any]) -> str:
-    """Return the part's SQNR with one decimal, `exact`, or `-inf`."""
+    """Return the part's SQNR in dB with one decimal, `exact`, or `-inf` where it has none."""
     value = part["sqnr_db"]
     return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"
 

@@ -3,6 +3,9 @@
 A build calls `worst_layers` on a few samples for its printed report, and `error_report` for the page of `--error-report`. Both
 measure layers (report.layer_errors), diagnose them (report.diagnosis), and put the worst ones' errors into the float network to
 see what an output loses. `network_of` prepares the network for them.
+
+An effect within `SIMILAR_DB` of the worst counts as equally bad. `NO_SCORE`: a Sigmoid or Softmax whose output never exceeds it
+has detected nothing. `WORST`: how many layers a build's report names.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from toolchain.report.model_with_tensor import ModelWithTensor, list_ends
 from toolchain.report.warnings import layer_warnings
 
 SIMILAR_DB = 10.0
-NO_SCORE = 0.25  # a Sigmoid's or Softmax's output that never passes it has found nothing
+NO_SCORE = 0.25
 WORST = 3
 _M = 1 << 20
 _LAYER = 16384  # elements that take as long as what a layer costs whatever its size
@@ -81,8 +84,8 @@ class Effort:
 class ErrorReport:
     """The error of each layer, worst first.
 
-    `rows`: all layers, worst first.
-    `findings`: the layers to blame, worst first, each with its cause.
+    `rows`: all layers: those whose effect on the outputs was measured, worst first, then the others by their own error.
+    `findings`: the layers to blame, in that order, each with its cause. A layer that loses nothing is not among them.
     `warnings`: sentences on clipped values and dead channels.
     `samples`: how many samples were measured.
     """
@@ -159,7 +162,7 @@ class Worst:
 def worst_layers(
     network: ErrorNetwork, samples: Iterable[Sample], levels: Sequence[float], quantized: AdviceContext, *, poor: bool = False
 ) -> Worst:
-    """Return the worst three layers, measured on those of the first samples whose outputs lose most.
+    """Return the worst WORST layers, measured on those of the first samples whose outputs lose most.
 
     `samples`: samples from the first on, one for each of `levels`; later ones are not read.
     `levels`: by sample, the SQNR in dB of the output that suffers most. How many are measured, `Effort` says.

@@ -17,12 +17,12 @@ _SUMMED = ("cycles", "macs", "busy_macs", "bounds", "traffic", "attribution")
 
 
 def tensors_of_steps(graph: Graph) -> dict[str, str]:
-    """Return by layer, for those at one step of an unrolled sequence, the tensor's name that all steps share.
+    """Return, by name of the layers of unrolled sequences, the model's tensor that the layer makes at one step.
 
-    A layer is at a step where others make the same tensor of the model at other steps. Of layers that make a tensor inside
-    an operator, those are that share their weights.
+    It is the same for all steps of one layer; reports call it `steps_of`. Layers are steps where several make the same
+    tensor of the model in one layout. Layers that make a tensor inside an operator are steps where they have equal constants.
 
-    `graph`: the chip's graph, whose origins name the model's tensors.
+    `graph`: the chip's graph, whose origins name the model's tensors. Layers outside sequences have no entry.
     """
     origin_pairs = [(n, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
     times = Counter((origin.tensor, origin.layout) for _, origin in origin_pairs if origin.layout != INNER)
@@ -41,8 +41,9 @@ def _weights(node: Node, graph: Graph) -> tuple[bytes, ...]:
 def merge_step_rows(rows: Iterable[Row], name: str) -> list[Row]:
     """Return the rows with those of one operator and one `steps_of` merged into one, at the place of the first.
 
-    Cycles, products, bytes and causes are summed; the rest is the first row's. The text under the key `name` gets `and_more`.
-    A row whose `steps_of` is None stays alone.
+    Cycles, products, bounds, bytes and causes are summed, as far as rows have them. The rest is the first row's.
+    A sum is None where one of the rows has None. `name`: the key of the row's name, to which `and_more` is appended.
+    A row whose `steps_of` is None stays alone. Rows need the keys `op` and `steps_of`.
     """
     groups = group_rows(rows, lambda row: None if row["steps_of"] is None else (row["op"], row["steps_of"]))
     return [_sum(group, name) if len(group) > 1 else group[0] for group in groups]

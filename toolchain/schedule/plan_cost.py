@@ -32,7 +32,10 @@ class CostWeights:
     """Weights by which plans of layers are compared.
 
     `cycle`: of a cycle. `busy`: of a cycle of the busiest queue. `byte`: of a byte between DRAM and the chip. Called
-    with a `TiledLayer` it returns the weighted sum.
+    with a `TiledLayer` it returns the weighted sum; the plan of least sum is taken.
+
+    `ALONE` counts cycles, as of a layer without neighbours. `AMID` counts half of them, as neighbours fill about half of
+    the time in which the busiest queue has nothing to do. `LEAST_MOVED` counts bytes, and cycles between equal ones.
     """
 
     cycle: float = 1.0
@@ -43,9 +46,9 @@ class CostWeights:
         return self.cycle * plan.cycles + self.busy * plan.busy_cycles + self.byte * plan.moved_bytes
 
 
-ALONE = CostWeights()  # with nothing before or behind it
-AMID = CostWeights(0.5, 0.5)  # between neighbours that fill about half of the time in which its busiest queue has nothing to do
-LEAST_MOVED = CostWeights(2.0**-44, 0.0, 1.0)  # by bytes, of equal ones by cycles
+ALONE = CostWeights()
+AMID = CostWeights(0.5, 0.5)
+LEAST_MOVED = CostWeights(2.0**-44, 0.0, 1.0)
 
 
 _Passing = tuple[TileTask, Layer, Unit, Mapping[tuple[str, int], MultiBuffer]]
@@ -63,8 +66,9 @@ def count_layer_bytes(
     """Return the bytes between DRAM and the chip of one layer. Constants without a ring, as prefetched ones, are loaded
     once.
 
-    `visited`: its sampled tiles with marks, of `schedule.sampling.sample_tiles` with this `period`. `unit`: one that
-    runs them. `loaded`: blocks, by key and memory, that an earlier layer has loaded.
+    `slots`: the layer's tile buffers, empty at first. `resident`: names of the tensors that lie in SRAM. `visited`: its
+    sampled tiles with marks, of `schedule.sampling.sample_tiles` with this `period`. `unit`: one that runs them.
+    `loaded`: blocks, by key and memory, that an earlier layer has loaded.
     """
     buffers = defaultdict(lambda: MultiBuffer(sys.maxsize), empty_buffers(slots))
     passing = (tiles if isinstance(tiles, int) else ((tile, layer, unit, buffers) for tile in tiles) for tiles in visited)
@@ -130,7 +134,7 @@ class PlanCosts:
         """Return the expected cycles of a plan, all layers at their addresses, by sampled tiles.
 
         `preloaded`: by index of a layer, constants that are not loaded. `near`: a plan that differs in few layers; then
-        only what differs is walked.
+        only what differs is walked, and the result is the same.
         """
         if near is None or preloaded or self._hoister.shared:
             return walk_plan(plan, self.model, self._some, preloaded, self._hoister.hoist(plan))[0].finish()
@@ -170,9 +174,9 @@ class PlanCosts:
 
 
 def assign_units(plan: PlannedRegion, model: CostModel, hoisted: HoistedConstants = NOT_HOISTED) -> PlannedRegion:
-    """Return the plan with the cycles of all its tiles, and the unit of each where there is a choice.
+    """Return the plan with its cycles timed over all tiles, none sampled, and with each tile's unit where there is a choice.
 
-    `hoisted`: as of `walk_plan`.
+    `hoisted`: constants that the program loads once for several layers, as of `walk_plan`.
     """
     timer, layers = walk_plan(plan, model, hoisted=hoisted)
     return replace(plan, cycles=timer.finish(), parts=replace_layers(plan.parts, layers) if model.choice else plan.parts)

@@ -58,7 +58,7 @@ class View:
         return replace(self, strides=strides, rows=rows, channels=channels, columns=columns)
 
     def at(self, element: Sequence[int]) -> int:
-        """Return the bytes from the start of the root to an element."""
+        """Return the bytes from the start of the root to an element, which is given by its index in each dimension."""
         return self.offset_bytes + self.strides.offset_bytes(element)
 
     @property
@@ -93,7 +93,7 @@ def can_inline(node: Node) -> bool:
 
 
 def is_inline(node: Node, views: Mapping[str, View]) -> bool:
-    """Return whether at least one input of a data-movement operator lies in the root of its output."""
+    """Return whether `can_inline` holds and at least one input of the operator lies in the root of its output."""
     root = views[node.outputs[0]].root
     return can_inline(node) and any(views[n].root == root for n in node.inputs if n in views)
 
@@ -103,7 +103,7 @@ class ViewInputs(NamedTuple):
 
     `nodes`: in the order in which they run. `ports`: inputs and outputs of the region; only a Reshape or rows written
     in place make one a view. `feature_maps`: tensors whose channels lie in blocks, as `maps` says. `moved`: outputs of
-    data-movement operators that get storage of their own in any case.
+    data-movement operators that are copied in any case; such a copy may still be written inside a Concat.
     """
 
     nodes: tuple[Node, ...]
@@ -127,7 +127,7 @@ class ViewInputs(NamedTuple):
 
 
 def find_views(region: ViewInputs, *, in_place: bool) -> dict[str, View]:
-    """Return a view for every activation of the region, by tensor name.
+    """Return a view for every tensor that the region's nodes read or write, by tensor name; constants have storage of their own.
 
     A Reshape is a view where both shapes lie identically in memory. An operator that writes rows in place (PutRows) has
     the storage of its input.

@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A point with the key of its build and the result. The build's report is in the store, not here."""
+    """A point with the key of its build and the result. The report of a build is in the store; here it may be empty."""
 
     point: Point
     key: str
@@ -49,7 +49,7 @@ class SweepRun:
     new_cpu_seconds: float
 
     def front(self, network: str, objectives: Sequence[Objective]) -> list[Row]:
-        """Return the rows of a network's Pareto front in their order; builds without all objectives are left out."""
+        """Return the rows of a network's Pareto front in the order of `rows`; builds that lack an objective are left out."""
         pairs = [(row, values) for row in self.rows if row.point.network == network and (values := row.objectives(objectives))]
         return [pairs[index][0] for index in find_front([values for _, values in pairs])]
 
@@ -136,7 +136,7 @@ def run_search(
     """Search each network by itself with optuna and return the rows. A point that is drawn again is one row.
 
     `objectives`: to be minimized together.
-    `trials`: points to evaluate for each network; `batch`: how many at a time; `seed`: of the drawing.
+    `trials`: points to evaluate for each network; `batch`: how many at a time, at least 1; `seed`: of the drawing.
     Raise CompileError where optuna is missing, a file cannot be read or the engine cannot go on.
     """
     evaluator = Evaluator(sweep, store, engine, progress, trials * len(sweep.networks))
@@ -157,9 +157,9 @@ def search_network(
 ) -> None:
     """Draw `trials` points of a network, in batches, and have them evaluated; later batches follow the results of earlier ones.
 
-    The batch size is fixed, so the same seed gives the same points on any number of workers.
+    The batch size, at least 1, is fixed, so the same seed gives the same points on any number of workers.
 
-    `evaluate`: returns the objectives of each point, None for a point without.
+    `evaluate`: returns the objectives of each point, None for a point that lacks one; such a trial counts as failed.
     Raise CompileError where optuna is missing.
     """
     optuna = import_extra("optuna", "--trials")

@@ -44,9 +44,8 @@ def parquet_table(rows: Sequence[Row]) -> bytes:
 def make_columns(rows: Sequence[Row]) -> Mapping[str, list[Any]]:
     """Return the values of each column: network, machine, keys, options, status, reason, metrics, and `key`, that of the build.
 
-    Values of keys and options are text: JSON, unless they are strings. A row has None in the column of a key, option or metric
-    that
-    it lacks.
+    Columns stand in this order, each as long as `rows`. Keys and options have one for each that any row sets.
+    Values of keys and options are text: JSON, unless they are strings. A row has None where it lacks a key, option or metric.
     """
     keys = dict.fromkeys(key for row in rows for key, _ in row.point.keys)
     options = dict.fromkeys(option for row in rows for option, _ in row.point.options)

@@ -106,7 +106,8 @@ class LinearAxis:
     """An interpolation along one axis: out = (in[lower] (unit - weight) + in[upper] weight) / unit.
 
     `lower`, `upper`: int64[out_size], indices of the input.
-    `weight`: int64[out_size], 0..unit.
+    `weight`: int64[out_size], 0 to unit - 1. Where `lower` and `upper` are equal it does not matter; there TFLite's may be
+    below 0, and above at the far end.
     """
 
     lower: Array
@@ -116,7 +117,10 @@ class LinearAxis:
 
 
 def linear_axis_tflite(in_size: int, out_size: int, *, align_corners: bool, half_pixel_centers: bool) -> LinearAxis:
-    """Return the interpolation with 10-bit weights of TFLite RESIZE_BILINEAR, `ComputeInterpolationValuesInteger`."""
+    """Return the interpolation with 10-bit weights of TFLite RESIZE_BILINEAR, `ComputeInterpolationValuesInteger`.
+
+    Like TFLite, it rounds the scale to 10 bits, so that enlargements of about 1000 times and more may index beyond the input.
+    """
     if align_corners and out_size > 1:
         scale = (1024 * (in_size - 1) + (out_size - 1) // 2) // (out_size - 1)
     else:

@@ -29,8 +29,10 @@ def vector_demand(
 ) -> Demand:
     """Return the demand of a vector operation: startup cycles, and ceil(elements / lanes) cycles for each pass.
 
-    `rate`: (lanes, startup, passes) of `rate_of`. `moved`: its traffic. `passes`: those of the operation, if its
-    function has no more. `roles`: roles of its inputs.
+    Startup and the unused lanes at the end of each pass are its lost cycles. The latency is that of the memories of `roles`.
+
+    `rate`: (lanes, startup, passes) of `rate_of`. `moved`: its traffic. `passes`: those of the operation; those of its
+    function count where they are more. `roles`: roles of its inputs.
     """
     lanes, startup, least_passes = rate
     passes = most(passes, least_passes)

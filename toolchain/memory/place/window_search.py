@@ -1,7 +1,11 @@
 """Improve a plan by windows: items around one above the target are placed anew by the search, all others stay.
 
-Only items that are above the target can remain there, so their number falls with every window solved.
+A plan is a base address for each item, an allocation whose bytes lie at one base for its whole life. A window is solved
+where all its items end at or below the target. So no item newly reaches above it, and their number falls with every window.
 `core_first` uses it for pieces of thousands of plain items. Addresses and sizes are bytes.
+
+`WINDOW_ITEMS`: the sizes of windows tried around one item. `NODES_AN_ITEM`: search nodes for each item of a window.
+`FIXED_A_FREE`: rectangles that stay, for each item placed anew; above this the longest-lived items stay as well.
 """
 
 from __future__ import annotations
@@ -15,16 +19,16 @@ from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.problem import sections_of
 from toolchain.memory.place.search import Decider
 
-WINDOW_ITEMS = (60, 200, 600)  # sizes tried around one item
-FIXED_A_FREE = 4  # rectangles that stay, for each free item; above this the longest-lived stay as well
-NODES_AN_ITEM = 6  # of one window
+WINDOW_ITEMS = (60, 200, 600)
+FIXED_A_FREE = 4
+NODES_AN_ITEM = 6
 
 
 @dataclass(frozen=True)
 class Columns:
     """The items as int64[n] columns, prepared once: steps [start, end), sections [first, last), size in bytes.
 
-    `live_bytes`: int64[sections], bytes live in each section.
+    A section is a stretch of steps with one set of live items. `live_bytes`: int64[sections], bytes live in each section.
     """
 
     start: np.ndarray
@@ -44,7 +48,7 @@ class Columns:
 
 
 def make_columns(items: Sequence[Allocation]) -> Columns:
-    """Return the columns of the items' hulls."""
+    """Return the columns of at least one item. Of an item in pieces they have the hull: its whole life and size."""
     first, last, sections = sections_of(items)
     start, end, size = np.array([(i.start, i.end, i.size_bytes) for i in items], dtype=np.int64).T
     changes = np.zeros(sections + 1, dtype=np.int64)
@@ -59,7 +63,8 @@ def improve_by_windows(
     """Return (bases, nodes used): the plan with items moved below the target, one window after another, until one cannot be.
 
     `bases`: int64[n], of a valid plan, not changed. The result is valid, too, and may still reach above the target.
-    `effort_nodes`: the most nodes. `factor`: multiplies the nodes of a window.
+    `target`: the highest end address of an item that is wished. `effort_nodes`: the most nodes of the decision search, in all.
+    `factor`: multiplies the nodes of a window.
     """
     bases, used, moved = bases.copy(), 0, None
     while len(above := np.nonzero(bases + columns.size > target)[0]):
