@@ -34,6 +34,14 @@ BEFORE_AND_AFTER = [  # operator, last opset before, its spelling, the spelling 
         f"{X} {{ r = float[0] {{}} s = float[4] {{1,1,2,3}} y = Resize<coordinate_transformation_mode = 'asymmetric', "
         "nearest_mode = 'floor'>(x, r, s) }",
     ),
+    *(
+        (
+            f"Resize by {h}, {w}", 10, f"{X} {{ s = float[4] {{1,1,{h},{w}}} y = Resize(x, s) }}",
+            f"{X} {{ s = float[4] {{1,1,{h},{w}}} r = float[0] {{}} y = Resize<coordinate_transformation_mode = 'asymmetric', "
+            "nearest_mode = 'floor'>(x, r, s) }",
+        )
+        for h, w in ((0.75, 0.4), (1.5, 0.4), (0.75, 2))
+    ),
     (
         "Resize by sizes", 12,
         f"{X} {{ r = float[0] {{}} s = float[0] {{}} z = int64[4] {{2,3,8,12}} y = Resize(x, r, s, z) }}",
@@ -49,6 +57,8 @@ BEFORE_AND_AFTER = [  # operator, last opset before, its spelling, the spelling 
         for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
     ),
 ]  # fmt: skip
+WINDOWS = "r = float[2,4] {1,0,5,3,0,1,2,3} b = int64[2] {0,1} y = RoiAlign<output_height = 2, output_width = 3>(x, r, b)"
+BEFORE_AND_AFTER.append(("RoiAlign", 15, f"{X} {{ {WINDOWS} }}", f"{X} {{ {WINDOWS} }}"))
 WAVES = "(float[2,8,6,1] x) => (float[a,b,c,d] y)"
 BEFORE_AND_AFTER.append(("DFT", 19, f"{WAVES} {{ y = DFT<axis = 2>(x) }}", f"{WAVES} {{ i = int64 {{2}} y = DFT(x, , i) }}"))
 GROUPS = "(float[2,3,4,6] x, float[3] w, float[3] w1) => (float[a,b,c,d] y) { y = GroupNormalization<num_groups = 1>(x, w, w1) }"

@@ -298,7 +298,7 @@ def visit(node: OnnxNode, walk: ImportState) -> None:
         upgraded = expand_node(node, walk.types, walk.constants)
     else:
         check_complete(node, schema_of(node, walk.opset))
-        upgraded = expand_ml_node(node, walk.types, walk.constants) or upgrade(node, walk.opset, walk.types)
+        upgraded = expand_ml_node(node, walk.types, walk.constants) or upgrade(node, walk.opset, walk.types, walk.constants)
     for name, value in upgraded.constants.items():
         walk.constants[name] = value
         walk.types[name] = type_of(value)

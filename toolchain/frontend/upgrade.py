@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,22 +30,31 @@ class Upgraded:
 
 @dataclass(frozen=True)
 class Old:
-    """One node of the model, with the opset that defines it and the types of its inputs."""
+    """One node of the model, with the opset that defines it.
+
+    `types`, `constants`: of its inputs, by tensor; there may be more.
+    """
 
     node: OnnxNode
     opset: int
     types: Mapping[str, TensorType]
+    constants: Mapping[str, np.ndarray]
 
     def shape(self, index: int) -> tuple[int, ...]:
+        """Return the shape of the input at this place."""
         return self.types[self.node.inputs[index]].shape
 
 
-def upgrade(node: OnnxNode, opset: int, types: Mapping[str, TensorType]) -> Upgraded:
+def upgrade(
+    node: OnnxNode, opset: int, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> Upgraded:
     """Return the node as opset 21 defines it: itself where its operator has no rule. Raise NodeFault where there is no such
     form.
+
+    `opset`: the one that defines the node. `types`, `constants`: of its inputs, by tensor; there may be more.
     """
     rule = RULES.get(node.op.op_type) if node.op.domain == "" else None
-    return rule(Old(node, opset, types)) if rule else Upgraded([node])
+    return rule(Old(node, opset, types, constants)) if rule else Upgraded([node])
 
 
 def without(node: OnnxNode, *names: str) -> dict[str, Any]:
@@ -67,6 +77,7 @@ def with_inputs(
 
 
 def int64(values: Any) -> np.ndarray:
+    """Return the numbers as int64[n], also of a scalar."""
     return np.asarray(values, np.int64).reshape(-1)
 
 
@@ -124,7 +135,7 @@ def dropout(old: Old) -> Upgraded:
     """Upgrade Dropout before opset 12, whose ratio means nothing outside training."""
     if old.opset >= 12:
         return Upgraded([old.node])
-    return Upgraded([replace(old.node, op=OnnxOp("Dropout"))])  # its ratio means nothing outside training
+    return Upgraded([replace(old.node, op=OnnxOp("Dropout"))])
 
 
 def top_k(old: Old) -> Upgraded:
@@ -137,15 +148,31 @@ def top_k(old: Old) -> Upgraded:
 def upsample(old: Old) -> Upgraded:
     """Upgrade Upsample of opsets 7 and 9, and Resize of opset 10, to Resize with y[i] = x[floor(i / scale)].
 
-    In these opsets nearest rounds up in onnxruntime where it makes an axis smaller.
+    Along an axis that it makes smaller, nearest takes ceil(i / scale), as onnxruntime does in these opsets. A Resize that makes
+    some axes smaller and others larger becomes two.
     """
     if old.opset >= 11:
         return Upgraded([old.node])
-    a = old.node.op.attributes
-    mode, scales = a.get("mode", "nearest"), old.node.inputs[1] if old.opset >= 9 else f"{old.node.name}/scales"
-    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    node = replace(old.node, op=OnnxOp("Resize", attributes), inputs=(old.node.inputs[0], "", scales))
-    return Upgraded([node], {scales: np.asarray(a["scales"], np.float32)} if old.opset < 9 else {})
+    node, mode = old.node, old.node.op.attributes.get("mode", "nearest")
+    if old.opset < 9:
+        scales, name = np.asarray(node.op.attributes["scales"], np.float32), f"{node.name}/scales"
+        return Upgraded([_make_resize(node, node.inputs[0], name, mode, "floor")], {name: scales})
+    name = node.inputs[1]
+    scales = old.constants.get(name)
+    if mode != "nearest" or scales is None or (scales >= 1).all():
+        return Upgraded([_make_resize(node, node.inputs[0], name, mode, "floor")])
+    if (scales <= 1).all():
+        return Upgraded([_make_resize(node, node.inputs[0], name, mode, "ceil")])
+    smaller, less, more = (f"{node.name}/{what}" for what in ("smaller", "scales below 1", "scales above 1"))
+    first = replace(_make_resize(node, node.inputs[0], less, mode, "ceil"), name=smaller, outputs=(smaller,))
+    second = _make_resize(node, smaller, more, mode, "floor")
+    return Upgraded([first, second], {less: np.minimum(scales, 1), more: np.maximum(scales, 1)})
+
+
+def _make_resize(node: OnnxNode, x: str, scales: str, mode: str, nearest: str) -> OnnxNode:
+    """Return the node as a Resize of the tensor `x` by the tensor `scales`, whose index i lies at i / scale of the input."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": nearest}
+    return replace(node, op=OnnxOp("Resize", attributes), inputs=(x, "", scales))
 
 
 def resize(old: Old) -> Upgraded:
@@ -236,6 +263,14 @@ def dft(old: Old) -> Upgraded:
     return Upgraded([replace(old.node, op=op, inputs=(*inputs, name))], {name: axis})
 
 
+def roi_align(old: Old) -> Upgraded:
+    """Upgrade RoiAlign before opset 16, which shifts no coordinate by half a pixel: a mode that is the default no more."""
+    if old.opset >= 16:
+        return Upgraded([old.node])
+    attributes = {"coordinate_transformation_mode": "output_half_pixel", **old.node.op.attributes}
+    return Upgraded([replace(old.node, op=replace(old.node.op, attributes=attributes))])
+
+
 def sequences_first(old: Old) -> Upgraded:
     """Upgrade a recurrent layer with layout = 1, [batch, sequence, ...], to layout 0 between Transposes.
 
@@ -283,4 +318,5 @@ RULES: Mapping[str, Callable[[Old], Upgraded]] = {
     "GroupNormalization": group_normalization,
     "GridSample": grid_sample,
     "DFT": dft,
+    "RoiAlign": roi_align,
 }
