@@ -80,3 +80,31 @@ def test_an_empty_part_of_a_concat_is_nothing(tmp_path: Path) -> None:
     path = save(model(f"{X} {{ {ends} n = Slice(x, s, e, i) a = Concat<axis = 3>(x, n) y = Relu(a) }}"), tmp_path)
     assert [n.op.op_type for n in load_model(path).graph.nodes] == ["Relu"]
     check_same(path)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        "w = float[0,5] {} a = MatMul(n, w)",
+        "t = Transpose<perm = [0,1,3,2]>(n) w = float[4,2] {1,2,3,4,5,6,7,8} a = MatMul(t, w)",
+    ],
+)
+def test_a_product_of_nothing_stays_as_it_is(tmp_path: Path, product: str) -> None:
+    ends = "s = int64[1] {6} e = int64[1] {9} i = int64[1] {3}"
+    path = save(model(f"{ANY} {{ {ends} n = Slice(x, s, e, i) {product} y = Relu(a) }}"), tmp_path)
+    check_same(path)
+
+
+@pytest.mark.parametrize(
+    ("opset", "text"),
+    [
+        (13, f"{X} {{ a, y = Split<axis = 3>(x) }}"),
+        (17, f"{X} {{ y = Clip(x) }}"),
+        (13, f"{ANY} {{ y = ReduceSum(x) }}"),
+        (18, f"{ANY} {{ y = ReduceMean<noop_with_empty_axes = 1>(x) }}"),
+    ],
+)
+def test_an_input_left_out_may_be_written_as_an_empty_name(tmp_path: Path, opset: int, text: str) -> None:
+    proto = model(text, opset)
+    proto.graph.node[0].input.append("")
+    check_same(save(proto, tmp_path))

@@ -84,9 +84,12 @@ def add_scaled_bias(n: OnnxNode, x: str, c: str, beta: float, scope: Rewriter) -
 
 
 def matmul(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite x[..., k] times a constant [k, n] as a Gemm over flattened rows, between two Reshapes."""
+    """Rewrite x[..., k] times a constant [k, n] as a Gemm over flattened rows, between two Reshapes.
+
+    A product without rows, or of no elements, stays as it is.
+    """
     weights, x = scope.constants.get(n.inputs[1]), n.inputs[0]
-    if weights is None or not scope.is_float(x) or weights.ndim == 0 or prod(weights.shape[:-2]) != 1:
+    if weights is None or not scope.is_float(x) or weights.ndim == 0 or prod(weights.shape[:-2]) != 1 or 0 in scope.shape(x):
         return None
     square = weights.reshape(weights.shape[-2:]) if weights.ndim > 1 else weights.reshape(-1, 1)
     k = len(square)

@@ -125,7 +125,7 @@ def split(old: Old) -> Upgraded:
     a = old.node.op.attributes
     if old.opset < 13 and "split" in a:
         return with_inputs(old.node, {"split": int64(a["split"])}, without(old.node, "split"))
-    if len(old.node.inputs) == 1 and "num_outputs" not in a:
+    if not any(old.node.inputs[1:]) and "num_outputs" not in a:
         op = replace(old.node.op, attributes={**a, "num_outputs": len(old.node.outputs)})
         return Upgraded([replace(old.node, op=op)])
     return Upgraded([old.node])
