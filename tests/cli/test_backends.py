@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from commands import run
 from toolchain.codegen import Region, read_container
 from toolchain.errors import CompileError
 from toolchain.runtime import Session, random_feeds, verify
+from toolchain.runtime.backend import Execution
 
 PACKAGES = {
     "toys": {"toy": "TOY", "wrong": "WRONG", "broken": "BROKEN", "untimed": "UNTIMED", "short": "SHORT", "one-time": "ONE_TIME"},
@@ -122,3 +124,20 @@ def test_refused(backend: str, reason: str, installed: None, in_workshop: Path, 
     message = reason.format(less=region.dram_bytes - 1, dram=region.dram_bytes, ops=len(region.op_layers))
     assert (printed.code, printed.out, printed.err) == (2, "", f"{message}\n")
     assert not (tmp_path / "y.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (lambda dram: Execution([dram]), "gives memories as list, not by name"),
+        (lambda dram: Execution({"dram": dram}, [0], [1]), "gives times that are no arrays"),
+    ],
+)
+def test_results_of_another_form_are_refused(result: Callable[[np.ndarray], Execution], reason: str, in_workshop: Path) -> None:
+    class Odd(toy_backend.Toy):
+        def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
+            return result(dram)
+
+    session = Session("good.npu", backend=Odd())
+    with pytest.raises(CompileError, match=rf"^backend Odd: {reason}; docs/backends\.md says what it must give$"):
+        session.run_detailed(random_feeds(session.get_inputs()))

@@ -18,7 +18,7 @@ import numpy as np
 from simulator import Observe, Simulation
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ProgramError, ToolchainError, first_line
-from toolchain.foundation.type_guards import is_array
+from toolchain.foundation.type_guards import is_array, is_mapping
 from toolchain.ir.graph import Graph
 from toolchain.isa import Decoded, Machine, decode
 from toolchain.machine import InstructionStream, dispatch_program
@@ -214,6 +214,8 @@ def _fault(execution: object, dram_bytes: int, operations: int) -> str | None:
     """Return in what a result breaks the protocol, None where it does not."""
     if not isinstance(execution, Execution):
         return f"gives {type(execution).__name__}, not an Execution"
+    if not is_mapping(execution.memory):
+        return f"gives memories as {type(execution.memory).__name__}, not by name"
     for name, memory in execution.memory.items():
         if not is_array(memory) or memory.dtype != np.uint8 or memory.ndim != 1:
             return f"gives memory {name} that is no uint8 array of one dimension"
@@ -223,6 +225,8 @@ def _fault(execution: object, dram_bytes: int, operations: int) -> str | None:
             f"{dram_bytes}"
         )
     times = (execution.start, execution.end)
+    if not all(is_array(t) for t in times):
+        return "gives times that are no arrays"
     if not execution.start.size and not execution.end.size:
         return None
     if any(t.shape != (operations,) or t.dtype != np.int64 for t in times):
