@@ -53,6 +53,7 @@ CASES: list[tuple[str, dict[str, tuple[int, ...]], tuple[int, ...], dict[str, An
     ("RNN", {"x": (6, 2, 5), "w": (1, 4, 5), "r": (1, 4, 4)}, (6, 1, 2, 4), {"hidden_size": 4}, 12 * 4 * 9),
     ("Einsum", {"a": (2, 3, 5), "b": (2, 5, 7)}, (2, 3, 7), {"equation": "bij, bjk -> bik"}, 2 * 3 * 5 * 7),
     ("Einsum", {"a": (2, 4, 3, 5), "b": (5, 7)}, (2, 4, 3, 7), {"equation": "...ij,jk->...ik"}, 8 * 3 * 5 * 7),
+    ("Einsum", {"a": (2, 3, 5), "b": (1, 5, 7)}, (2, 3, 7), {"equation": "bij,bjk->bik"}, 2 * 3 * 5 * 7),
     ("Attention", {"q": (2, 4, 6, 8), "k": (2, 4, 10, 8), "v": (2, 4, 10, 3)}, (2, 4, 6, 3), {}, 2 * 4 * 6 * 10 * (8 + 3)),
     ("Relu", {"x": (2, 3)}, (2, 3), {}, 0),
 ]
@@ -74,6 +75,22 @@ def test_an_operator_of_another_domain_counts_by_its_elements() -> None:
     other = HostSubgraph(proto.SerializeToString(), standard.inputs, standard.outputs, standard.nodes)
     assert count_work(standard) == (2 * 4 * 6 * 10 * (8 + 3), 0)
     assert count_work(other) == (0, 2 * 4 * 6 * 3)
+
+
+def test_an_output_of_unknown_rank_counts_no_elements() -> None:
+    subgraph = island("Relu", {"x": (2, 3)}, (2, 3))
+    assert count_work(subgraph) == (0, 6)
+    proto = onnx.ModelProto.FromString(subgraph.model)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert count_work(HostSubgraph(proto.SerializeToString(), subgraph.inputs, subgraph.outputs, subgraph.nodes)) == (0, 0)
+
+
+def test_a_rank_that_is_missing_is_said() -> None:
+    subgraph = island("MatMul", {"a": (3, 5), "b": (5, 7)}, (3, 7))
+    proto = onnx.ModelProto.FromString(subgraph.model)
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ProgramError, match=r"^host node n \(MatMul\): the shape of 'a' is not known; build the file again$"):
+        host_subgraph_macs(HostSubgraph(proto.SerializeToString(), subgraph.inputs, subgraph.outputs, subgraph.nodes))
 
 
 def test_a_shape_that_is_missing_is_said() -> None:

@@ -27,7 +27,8 @@ def host_figures(container: Container, chip_macs: int) -> dict[str, Any]:
     """Return the figures of the host (`HostFigures` of report.figure_types).
 
     Crossings are tensors that a region takes from the host or gives to it, without the model's own inputs and outputs. Their
-    bytes are those of the chip's codes. The seconds are priced by the machine's `host` section.
+    bytes are those of the chip's codes. A tensor from region to region crosses twice. The seconds are priced by the machine's
+    `host` section. `mac_share`: the host's part of the products of host and chip, 0 to 1; 0 where it has none.
 
     `chip_macs`: macs of the layers on the chip.
     Raise ProgramError where a shape of a product of a host subgraph is unknown.
@@ -89,8 +90,9 @@ def count_work(island: HostSubgraph) -> tuple[int, int]:
     graph = onnx.ModelProto.FromString(island.model).graph
     shapes: dict[str, Shape] = {t.name: tuple(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
-            shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+            shapes[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
     others = (node for node in graph.node if _find_rule(node) is None and node.op_type not in SHAPE_OPS)
     elements = sum(math.prod(shapes[name]) for node in others for name in node.output if name in shapes)
     return sum(_macs(node, shapes) for node in graph.node), elements
@@ -142,7 +144,10 @@ def _recurrent(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[
 
 
 def _einsum(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Return one product for each value of all indices; 0 for one operand. An ellipsis counts by its largest operand."""
+    """Return one product for each value of all indices; 0 for one operand.
+
+    An index or ellipsis counts by its largest operand, as one of size 1 is broadcast.
+    """
     if len(inputs) < 2:
         return 0
     equation = _attribute(node, "equation", b"").decode().replace(" ", "")
@@ -151,7 +156,8 @@ def _einsum(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Sha
     for term, shape in zip(equation.partition("->")[0].split(","), inputs):
         before, dots, after = term.partition("...")
         end = len(shape) - len(after)
-        sizes |= dict(zip(before, shape)) | dict(zip(after, shape[end:]))
+        for index, size in (*zip(before, shape), *zip(after, shape[end:])):
+            sizes[index] = max(sizes.get(index, 0), size)
         more = max(more, math.prod(shape[len(before) : end])) if dots else more
     return more * math.prod(sizes.values())
 
