@@ -64,8 +64,8 @@ def open_data(
     memory at a time.
     `FILE.npy`: as an .npz of one array without a name, for a model of one input.
     `DIRECTORY`: holds .npy or .npz files (one sample each, by file name) or images (.png, .jpg, .jpeg, .bmp). For several inputs,
-    .npy files lie in one directory for each, named like the input. Images are prepared as `preprocess` says, else as
-    preprocess.yaml in the directory.
+    .npy files lie in one directory for each, named like the input; one input may have such a directory, too. Images are prepared
+    as `preprocess` says, else as preprocess.yaml in the directory. Hidden files are not read.
     `FILE.py:FUNCTION`: a generator function that yields {input name: array}, or arrays where there is one input.
     `MemoryData`: objects of a caller in this process.
     `inputs`: type and shape by input of the model.
@@ -129,6 +129,7 @@ def _generator(spec: str) -> tuple[Path, str] | None:
 def repeat_data(samples: Samples, inputs: Types) -> Samples:
     """Return the samples in other shapes of the same rank: along each axis elements are repeated from the first on, or cut off.
 
+    The notes of the samples are not kept. `inputs`: type and shape by input; each sample's arrays must be among them.
     Raise CompileError while they are read: an input of another rank, or without elements.
     """
 
@@ -145,7 +146,9 @@ def repeat_data(samples: Samples, inputs: Types) -> Samples:
 
 
 def random_data(inputs: Types, samples: int = 8, seed: int = 0, magnitude: float = 1.0) -> Samples:
-    """Return made-up samples: normal floats, bytes over their whole range, other integers 0 or 1, so that they index any table.
+    """Return made-up samples: normal floats, bytes over their whole range, other integers and bools 0 or 1.
+
+    So numbers index any table of two rows. The same seed gives the same samples, each time they are read.
 
     `samples`: their number.
     `magnitude`: standard deviation of the floats.
@@ -240,12 +243,12 @@ def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarra
 
 def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
     """Return the samples of a directory. Raise CompileError where it holds none, or files of several kinds."""
-    lone = len(inputs) == 1 and any(f.is_file() for f in path.iterdir())  # samples beside a directory of that name
-    if not lone and all((path / name).is_dir() for name in inputs):
-        return _open_input_directories(path, inputs, loose)
-    files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
+    files = _list_visible_files(path)
     images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES]
     arrays = [f for f in files if f.suffix in (".npy", ".npz")]
+    lone = len(inputs) == 1 and bool(images or arrays)  # samples beside a directory of that name
+    if not lone and all((path / name).is_dir() for name in inputs):
+        return _open_input_directories(path, inputs, loose)
     if images and arrays:
         raise CompileError(
             f"{path}: holds {len(images)} images and {len(arrays)} arrays; keep one kind, nothing says which are the samples"
@@ -278,9 +281,14 @@ def _describe_others(path: Path, files: Sequence[Path]) -> str:
     return f"{others}; save samples as .npy, or images as {', '.join(IMAGE_SUFFIXES)}"
 
 
+def _list_visible_files(path: Path) -> list[Path]:
+    """Return the files of a directory by name, without hidden ones, which systems leave in directories (`.DS_Store`)."""
+    return sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
+
+
 def _open_input_directories(path: Path, inputs: Types, loose: Collection[str]) -> Samples:
     """Return samples of one directory of .npy for each input; the files of the same place in sorted order are one sample."""
-    files = {name: sorted((path / name).glob("*.npy")) for name in inputs}
+    files = {name: [f for f in _list_visible_files(path / name) if f.suffix == ".npy"] for name in inputs}
     counts = {name: len(paths) for name, paths in files.items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())

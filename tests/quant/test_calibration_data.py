@@ -119,6 +119,15 @@ def test_random_data_is_the_same_for_the_same_seed() -> None:
     assert (one[0]["x"] != collect(random_data(inputs, 1, seed=6))[0]["x"]).any()
 
 
+@pytest.mark.parametrize("more", [".DS_Store", "README.txt", "x/._0.npy", "x/.DS_Store"])
+def test_files_that_are_no_samples_may_lie_beside_a_directory_of_an_input(tmp_path: Path, more: str) -> None:
+    (tmp_path / "x").mkdir()
+    for i, array in enumerate(ARRAY):
+        np.save(tmp_path / "x" / f"{i}.npy", array)
+    (tmp_path / more).write_bytes(b"of the system")
+    check_array_samples(open_data(tmp_path, ONE))
+
+
 # --- refusals, with their whole text ({d} is the directory)
 
 
