@@ -58,3 +58,10 @@ def test_nan_in_a_constant_of_the_host_is_the_same_value() -> None:
     assert find_host_fault(make(np.nan, 1), make(np.nan, 1)) is None
     fault = find_host_fault(make(np.nan, 2), make(np.nan, 1))
     assert fault is not None and "constant c has other values" in fault
+
+
+@pytest.mark.parametrize("perm", [(0, 1, 3, 2, 2), (0, 1, 2), (0, 1, 2, 4), (0, 1, 2, "3")])
+def test_an_order_of_dimensions_names_each_once(perm: tuple[object, ...]) -> None:
+    node = Node("n", OnnxOp("Transpose", {"perm": perm}), ("x",), ("y",))
+    fault = find_field_fault(node, TYPES)
+    assert fault == f"Transpose: perm ({', '.join(map(str, perm))}): must hold each of 0 to 3 once"

@@ -6,6 +6,7 @@ limits stand here once, by name. Those of other domains and of plug-ins may use 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from math import prod
@@ -163,7 +164,7 @@ def _list_onnx_faults(node: Node[Any], attributes: Mapping[str, Any], types: Map
     if node.op.op_type == "Reshape" and isinstance(shape, tuple) and output is not None and shape != output.shape:
         yield f"shape {_show(shape)}: is not {_show(output.shape)}, the shape of its output"
     perm = attributes.get("perm")
-    if ranks and isinstance(perm, tuple) and {*cast(tuple[Any, ...], perm)} != {*range(ranks[0])}:
+    if ranks and isinstance(perm, tuple) and Counter(cast(tuple[Any, ...], perm)) != Counter(range(ranks[0])):
         yield f"perm {_show(perm)}: must hold each of 0 to {ranks[0] - 1} once"
 
 
