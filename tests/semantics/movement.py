@@ -190,6 +190,13 @@ CASES = (
         opset=16,
         ranges={"z": (-1, 1)},
     ),
+    Case(
+        "windows of a map, opset 15",
+        "x 1,3,8,8",
+        "r = float[2,4] {1,0,5,3,0,1,2,3} b = int64[2] {0,0} a = Relu(x) "
+        "y = RoiAlign<output_height = 2, output_width = 3>(a, r, b)",
+        opset=15,
+    ),
     Case("fourier transform, opset 17", "x 1,8,1", "a = Relu(x) y = DFT(a)", opset=17),
     Case("an input without dimensions", "x; k 1", "i = int64[1] {0} a = Unsqueeze(x, i) y = Mul(a, k)"),
     Case("a scalar", "x 3,4; z 3", "m = ReduceMean<keepdims = 0>(x) a = Add(m, z) b = Sigmoid(m) y = Mul(a, b)"),
