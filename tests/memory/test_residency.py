@@ -54,6 +54,18 @@ def spills_against_brute_force(count: int, seed: int) -> None:
         done += 1
 
 
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_choice_that_saves_little_more_of_much_is_found(more: int) -> None:
+    tensors = [
+        ResidentTensor("dense", 0, 1, 2, 4_000_000),
+        ResidentTensor("small", 0, 1, 1, 1_000_000),
+        ResidentTensor("large", 0, 1, 3, 5_000_000 + more),
+    ]
+    choice = choose_residents(tensors, [], 3)
+    assert sorted(choice.resident) == ["large"] and choice.proved
+    assert choice.saved_bytes == choice.bound_saved_bytes == 5_000_000 + more
+
+
 def test_residents_brute_force() -> None:
     residents_against_brute_force(200, seed=1)
 

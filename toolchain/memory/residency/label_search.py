@@ -2,7 +2,7 @@
 
 `choose` is the entry, for `choice`.
 A label is the set of items kept across the current step, with the bytes saved so far; labels of equal sets
-merge.
+merge. Of labels of a step the ones of highest bound are kept where there are too many.
 That is exact, and short where few items cross a step.
 Lagrangian prices of SRAM bytes per step bound the remaining savings.
 Labels that cannot beat the best known choice are dropped.
@@ -44,8 +44,9 @@ class Item:
 def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], effort: int) -> tuple[list[int], int, int, int]:
     """Return (indices of the items kept, bytes saved, upper bound of any choice's savings, labels used).
 
-    `bonus`: bytes by group. `free`: bytes available at each step, up to the last end.
+    `bonus`: bytes by group. `free`: bytes available at each step, up to the last end; a negative number is no room.
     `effort`: labels in all, shared evenly by the items. The choice is optimal where the bound equals the bytes saved.
+    No item is needed; then nothing is kept.
     """
     best_items, best = _greedy(items, bonus, free)
     if best >= sum(max(0, item.saving) for item in items) + sum(max(0, more) for more in bonus):
@@ -83,7 +84,7 @@ def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], eff
             while path is not None:
                 path, n = path
                 best_items.append(n)
-    return best_items, best, max(best, int(dropped)), nodes
+    return best_items, best, max(best, _to_whole_bytes(dropped)), nodes
 
 
 def _still_live(live: int, items: Sequence[Item], start: int) -> int:
@@ -142,11 +143,16 @@ def _prune(
             mask ^= 1 << m
             bound -= items[m].size * (prices[items[m].end] - prices[min(max(now, items[m].start), items[m].end)])
         bound += _open_bonus(items, bonus, order, k, started, spilled)
-        if bound > best + 1e-6 * (1 + best):
+        if _to_whole_bytes(bound) > best:
             ranked.append((-bound, -saved, key, path))
     ranked.sort(key=lambda r: r[:3])
     lost = -ranked[width][0] if len(ranked) > width else 0.0
     return {key: (-saved, path) for _, saved, key, path in ranked[:width]}, lost
+
+
+def _to_whole_bytes(bound: float) -> int:
+    """Return the most bytes that a bound of savings allows: the next whole number below it, but for its rounding in float64."""
+    return int(bound * (1 + 1e-9))
 
 
 def _open_bonus(
