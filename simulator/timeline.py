@@ -75,7 +75,8 @@ def timeline(
 ) -> Timeline:
     """Compute the times of every operation. Where memories arbitrate, `Contention` simulates them.
 
-    `ops`: with repeats and calls written out; `order`, `op_demands`, `touched`: of these.
+    `ops`: with repeats and calls written out. `order`, `op_demands`, `touched`: their order, their work, and the bytes that
+    they touch, by which copies in flight wait for each other.
     `words`: instruction words of each operation that the front end reads (None: one each).
     `word_bytes`: bytes of a word, 0: reading words loads no memory.
     """

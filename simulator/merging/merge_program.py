@@ -1,6 +1,7 @@
 """Step through a prepared program by the numbers of its values, and merge what is part of one evaluation.
 
-Copies only move numbers.
+Every byte has a value number: an array, which says what made the byte, and a place in it. An evaluation is a layer's work
+that its tiles cut up; later runs compute it in one numpy call. Copies only move numbers.
 A window operation, one element by element or a product of matrices becomes a tile of an evaluation in two conditions.
 Its constants are constant and its operands affine in one array each.
 Where an operand lies in several arrays, another step through the program follows the places that bytes were copied from.
@@ -51,8 +52,11 @@ def merge_program(
 ) -> MergedProgram | None:
     """Return the program with its layers' tiles merged, or None where that saves little or cannot be proved.
 
-    `legal`: the operations in an order that can run; the program has passed all rules.
-    `dram`: an image with the constants in place; they are the same in all runs.
+    It is also None for programs that read addresses from memory. A merged run gives the same bytes as the program.
+
+    `flow`: the operations with loops and calls written out. `legal`: their indices in an order that can run; the program has
+    passed all rules. `parts`: the ranges of DRAM that hold constants, ports and states.
+    `dram`: uint8 image with the constants in place; they are the same in all runs.
     """
     if flow.indirect:
         return None

@@ -1,6 +1,9 @@
 """Derive units and address spaces from a machine's maps of engines and memories: each `count` is written out.
 
-A role names a kind of operand: input, weights, parameters, tables, output, sums.
+A role names a kind of operand: input, weights, parameters, tables, output, and `SUMS`, what lies in a memory of accumulators.
+`EMIT` is the vector engines' function that takes sums out of there. `EMITTED` maps an array's role to that of the vector engine
+that emits for it: both operands lie in one memory. `KINDS` are in the order of their queues. `DRAM` and `SRAM` are the numbers of
+the memories that every machine has. Compiled programs have operands of the roles `FEATURE_MAPS` in the sram.
 """
 
 from __future__ import annotations
@@ -10,13 +13,12 @@ from dataclasses import dataclass
 
 from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Vector
 
-SUMS = "sums"  # the role of what lies in a memory of accumulators
-EMIT = "emit"  # the function of vector engines that takes it out of there
-# operand of an array -> operand of the vector engine that emits for it: both lie in one memory
+SUMS = "sums"
+EMIT = "emit"
 EMITTED = {SUMS: SUMS, "input": "input", "parameters": "tables", "output": "output"}
-KINDS = ("mac_array", "vector", "dma")  # in the order of their queues
-DRAM, SRAM = 0, 1  # codes of the memories that every machine has
-FEATURE_MAPS = ("input", "output")  # operands that compiled programs have in the sram
+KINDS = ("mac_array", "vector", "dma")
+DRAM, SRAM = 0, 1
+FEATURE_MAPS = ("input", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Space:
     """
 
     name: str
-    key: str  # of `memories`
+    key: str
     memory: Memory
     owner: str | None = None
 
@@ -42,7 +44,7 @@ class Unit:
     """
 
     name: str
-    engine: str  # key of `engines`
+    engine: str
     spec: Engine
     number: int
     queue: int
@@ -79,7 +81,10 @@ class Unit:
 
 
 def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> tuple[Space, ...]:
-    """Return dram, sram, then the other memories by name; a private memory once for each unit of its engine."""
+    """Return dram, sram, then the other memories by name; a private memory once for each unit of its engine.
+
+    The index in the result is the memory's number.
+    """
     space_list = [Space(name, name, memories[name]) for name in ("dram", "sram")]
     for name, memory in sorted(memories.items()):
         if name in ("dram", "sram"):
@@ -94,7 +99,7 @@ def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> 
 
 
 def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Unit, ...]:
-    """Return all units: arrays, vector engines, DMA channels, each kind by name."""
+    """Return all units: arrays, vector engines, DMA channels, each kind by its engine's key; `queue` is the index here."""
     unit_list: list[Unit] = []
     for kind in KINDS:
         number = 0

@@ -29,9 +29,10 @@ _MOST_SHIFT = 31  # left, of sums of 32 bits
 
 
 def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | None:
-    """Return what is wrong with the fields of a node, as operator, field, value and limit; None: nothing.
+    """Return the first fault of the fields of a node, as operator, field, value and limit; None: there is none.
 
-    `types`: of the node's tensors; for those without an entry the checks that need it are left out.
+    `node`: of the toolchain, a plug-in or ONNX; nodes of other domains are not checked. Fields of a plug-in must fit their type
+    hints and have no other limits. `types`: of the node's tensors; without an entry the checks that need it are left out.
     """
     if isinstance(node.op, OnnxOp):
         if node.op.domain not in _DOMAINS:
@@ -46,7 +47,10 @@ def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | 
 
 
 def find_hint_fault(kind: type, values: Mapping[str, Any]) -> str | None:
-    """Return the first of the values that is not of its field's type, as field, value and type; None: all are."""
+    """Return a text on the first value that is not of its field's type, with field, value and type; None: all are.
+
+    `kind`: a dataclass. `values`: by name of its fields; a name that it lacks is a KeyError.
+    """
     hints = get_type_hints(kind)
     faults = (f"{n} {_show(v)}: must be {_describe(hints[n])}" for n, v in values.items() if not _fits(v, hints[n]))
     return next(faults, None)

@@ -20,7 +20,7 @@ class Constant(NamedTuple):
     """A named number of a machine. `name`: in capitals, without the machine's name. `group`: heading under which it
     stands.
 
-    `value`: a tuple is a list of numbers.
+    `value`: a tuple is a list of numbers: the addresses of an operation's registers.
     """
 
     group: str
@@ -29,7 +29,7 @@ class Constant(NamedTuple):
 
 
 def identifier(machine: Machine) -> str:
-    """Return the machine's name as an identifier of C and SystemVerilog."""
+    """Return the machine's name as an identifier of C and SystemVerilog: with `_` in place of each `-`."""
     return machine.chip.name.replace("-", "_")
 
 

@@ -50,10 +50,11 @@ class KeyTrial:
 
 class KeyTrials:
     """The class times a network's program on machines with one key changed; each change is timed once. Host nodes are not
-    timed.
+    timed, and the program stays as it is: it is not compiled for the changed machine.
 
     `container`: the compiled network.
-    `figures`: those of the network on its own machine.
+    `figures`: those of the network on its own machine, as in the JSON report.
+    `options`: those of the build, of which level and SRAM budget matter.
     """
 
     def __init__(self, container: Container, figures: Mapping[str, Any], options: BuildOptions) -> None:
@@ -63,6 +64,8 @@ class KeyTrials:
     def run(self) -> list[KeyTrial]:
         """Return the trials of keys on which the three largest causes of the network's cycles depend, that of fewest cycles
         first.
+
+        They may take more cycles than the machine itself.
 
         Causes below a twentieth of the cycles, and causes without keys, do not count. The list is empty where none is left.
         """
@@ -110,8 +113,7 @@ class KeyTrials:
         """Return the option or key that keeps bytes on the chip, with a clause on the bytes that cross the DRAM port.
 
         It is None where the layer does not mainly wait for DRAM, or moves at most twice the least bytes. Where the machine has
-        several
-        staging memories, none is named as too small.
+        several staging memories, none is named as too small.
         """
         moved = sum(layer["traffic"].get("dram", {}).get(kind, 0) for kind in ("read_bytes", "write_bytes"))
         least, chip = layer["bounds"]["dram_bytes"], self._container.machine.chip

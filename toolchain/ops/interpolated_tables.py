@@ -2,6 +2,11 @@
 
 Tables of 8-bit codes have an entry for each. Tables of 16-bit codes have 513 entries, between which hardware interpolates; a
 scale for which the function's input fills more of them makes it finer.
+
+Interpolation is wrong beside an entry that saturates. An entry may lie `BENT_CODES` beyond the codes. Codes that end before the
+function does are meant to where they end by more than that and than `BENT` of its value. An output's range is widened for
+entries to `FARTHEST` times at most, where codes cut the function to `FARTHEST_OF_CUT` times. An error of `COARSE` of the output's
+codes is what a table of 8 bits has.
 """
 
 from __future__ import annotations
@@ -27,8 +32,7 @@ from toolchain.ir.graph import Quant
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.kit.requants import LookupTable
 
-# What an entry may saturate by, in codes: a line to it is off by a rounding at most. And how far beyond the codes the function
-# may be at an end of the range in use, of that number: codes that end before by more are meant to.
+# A line to an entry that saturates by so many codes is off by a rounding at most.
 BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
 FARTHEST_OF_CUT = 1 + 2.0**-3  # where measured codes end before the input does: a decibel at most for what is clipped anyway
@@ -111,7 +115,7 @@ def _extend_to_undefined(f: Callable[[Array], Array]) -> Callable[[Array], Array
 class TableReadout:
     """A choice of the scale at which an interpolated table of f reads its input.
 
-    `x`, `y`: qparams of input and output.
+    `f`: float64[n] -> float64[n], NaN where it is not defined. `x`, `y`: qparams of input and output.
     `input_range`, `output_range`: calibrated ranges of its input and output, None where calibration has none.
     `numerics`: of both.
     """

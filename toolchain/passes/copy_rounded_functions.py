@@ -30,8 +30,8 @@ def copy_rounded_functions(model: NormalModel, chip: Chip) -> NormalModel:
     """Return the model with copies of functions for quantizers whose codes end before the function does, if others read
     beyond.
 
-    Moves between function and quantizer are copied too. A model without such functions is returned as it is, and so it is on
-    machines with codes of more than 8 bits.
+    A function is a chain of pointwise nodes over one tensor. Moves between function and quantizer are copied too. A model
+    without such functions is returned as it is, and so it is on machines with codes of more than 8 bits.
     A copy has the name of its tensor in the file, whose values it has, so that a parameters file serves every machine.
     """
     quantized = any(node.op.op_type == "QuantizeLinear" for node in model.graph.nodes)

@@ -3,6 +3,9 @@
 A build calls `calibrate_network` on the network as selected, or `load_quantization` for `--quant FILE`. Further entries of
 other shapes go through `reuse_quantization` and `widen_ranges`. All of them return a `CalibratedNetwork`, from which the
 compiler makes the integer graph. Nothing is changed in place.
+
+`AUTO` as an observer lets repair choose one for each tensor. `BY_DEFAULT` is the effort without a request. Repair takes
+`LEAST_SAMPLES` samples at least, of which half judge its steps.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from toolchain.report import check_frontend
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
 _MAGNITUDES = (1.0, 100.0, 10_000.0)  # of random inputs: large ones pass a bias before a Relu
 BY_DEFAULT: Effort = "fast"
-LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
+LEAST_SAMPLES = 2 * LEAST_JUDGES
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None, *,
     """Return the repair steps of an effort, in order.
 
     `observer`: the requested observer; a named one leaves out the choice of observers, `auto` asks for it even without repair.
-    `quantized`: the model gives scales of activations, so only steps that work layer by layer remain.
+    `quantized`: the model gives scales of activations, so only steps that work layer by layer remain. The choice of observers
+    that `auto` asks for without repair remains in any case.
     """
     if effort == "none":
         return [OBSERVERS_STEP] if observer == AUTO else []
@@ -314,9 +318,9 @@ def reuse_quantization(network: Network, other: CalibratedNetwork) -> Calibrated
 
 
 def widen_ranges(first: CalibratedNetwork, network: Network, samples: Iterable[Sample], progress: Progress) -> CalibratedNetwork:
-    """Return `first` with ranges that also hold what the same model shows in other shapes.
+    """Return `first` with each range widened to what the same model shows in other shapes; none gets narrower.
 
-    Ranges that the model gives, and tensors that are not in both, stay.
+    Ranges that the model gives, entries that are qparams, and tensors that are not in both, stay.
 
     `network`: the model in the other shapes; `samples`: samples of these shapes.
     Raise CompileError as `reuse_quantization` does.

@@ -63,9 +63,9 @@ class Program:
 class Execution:
     """The result of a run.
 
-    `memory`: uint8 by the memory's name; `dram` always, others where the backend can read them.
-    `start`, `end`: int64 cycles of each operation of `Program.flow`, by its index. They are empty where the backend measures
-    none.
+    `memory`: uint8[bytes] by the memory's name; `dram` always, others where the backend can read them.
+    `start`, `end`: int64[op] cycles of each operation of `Program.flow`, by its index. They are empty where the backend
+    measures none.
     `tensors`: codes by tensor of the integer graph, where the backend knows others than the ports.
     `simulation`: further results of the simulator; None of another backend.
     `on_cpu`: nodes of the integer graph that fell back to the CPU, where the backend computes on a device.
@@ -148,6 +148,7 @@ def _load_backend(point: EntryPoint) -> Backend:
 
 
 def _package(point: EntryPoint) -> str:
+    """Return the name of the package that announces a backend; the module and attribute where no package is known."""
     return point.dist.name if point.dist is not None else point.value
 
 

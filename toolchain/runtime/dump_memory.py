@@ -41,8 +41,8 @@ class DumpPoint:
 def parse_stop(text: str, session: Session) -> DumpPoint:
     """Return the point that a text names: INDEX or `end`, with `SEGMENT:` in front where the model has several programs.
 
-    An index counts as npu-dis does. An operation that runs several times is its last run.
-    Raise CompileError for another text, or where there is no such operation.
+    An index counts as npu-dis does; `end` is the last operation. An operation that runs several times is its last run.
+    Raise CompileError for another text, where there is no such operation, and where no engine runs it.
     """
     match = re.fullmatch(r"(?:([0-9]{1,9}):)?([0-9]{1,12}|end)", text)
     if match is None:
@@ -77,7 +77,8 @@ def memory_files(
     """Run the program up to a point and return the files of the dump by name: NAME.bin and NAME.mask of each memory, and
     memory.json.
 
-    A mask has 1 for each byte that was given or written, else 0. Only memories that the backend can read are there.
+    NAME.bin has the memory's bytes. NAME.mask has as many: 1 for each that was given or written, else 0. Only memories that
+    the backend can read are there.
     Raise CompileError where the backend cannot stop there.
     """
     memory = session.memory_behind(stop.segment, stop.index, feeds, progress)

@@ -23,7 +23,8 @@ Array = NDArray[Any]
 def quantize_linear(x: Array, scale: float | Array, zero_point: int | Array, dtype: DTypeLike, axis: int = -1) -> Array:
     """Return saturate(rint(x / scale) + zero_point) as dtype, for x: float32[...]; scale, zero_point: scalar or [c] on `axis`.
 
-    ONNX QuantizeLinear. NaN becomes the code of the lowest value, as in onnxruntime's vector kernel.
+    ONNX QuantizeLinear. NaN becomes the code of the lowest value, as in onnxruntime's vector kernel. Raise FixedPointError for
+    scales or zero points of more than one dimension, as `dequantize_linear` does.
     """
     lowest, highest = type_limits(np.dtype(dtype))
     scales, zeros = _on_axis(scale, zero_point, x.ndim, axis)
@@ -113,8 +114,8 @@ def qlinear_average_pool(
 ) -> Array:
     """Return the average pool of x: int8 or uint8 [n, h, w, c], in the same type [n, oh, ow, c].
 
-    The dequantized elements are added one after the other in float32, / n, rint(mean / out_scale + out_zero_point). This is
-    com.microsoft QLinearAveragePool.
+    The dequantized elements are added one after the other in float32, / n, rint(mean / out_scale + out_zero_point).
+    With `count_include_pad` n counts the padding, too. This is com.microsoft QLinearAveragePool.
     """
     slide = slide_over(x, kernel, strides, (1, 1), pads, "qlinear_average_pool")
     values = np.float32(x_scale) * (x.astype(np.int32) - x_zero_point).astype(np.float32)

@@ -1,7 +1,7 @@
 """Makers of parameters that are sizes and counts: extents, windows, dimensions of moves, batches, weight groups.
 
 Each function returns a dataclass field for an operation's class, with the parameter's unit and the values that a chip
-allows.
+allows. `Limit` names the key of the operation's section in the machine's `limits`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from toolchain.machine.parameters.description import OPEN_LIMIT, Limit, Need, ch
 
 
 def extent(limit: Limit | None = None, unit: str = "elements", least: int = 1) -> Any:
-    """Make a size of at least `least`, at most the machine's limit, or else the bytes of the largest on-chip memory."""
+    """Make a size of at least `least`, at most the machine's limit. Without one it is at most the bytes of the largest on-chip
+    memory.
+
+    A size with a limit is at least 1, whatever `least` is.
+    """
 
     def values(operation: Any, chip: Chip) -> Need:
         highest = limit.of(operation, chip) if limit else None
@@ -36,7 +40,7 @@ def move_count(dimension: int) -> Any:
 
 
 def batch_count() -> Any:
-    """Make the number of products of one operation."""
+    """Make the number of products of one operation; a machine without max_batches makes one, and it has no bits there."""
     limit = Limit("max_batches", "{} products")
 
     def values(operation: Any, chip: Chip) -> Need:

@@ -40,7 +40,7 @@ def parameter_block(bias: Array, r: Requant, chip: Chip) -> bytes:
 
 
 def channel_slice(r: Requant, start: int, size: int) -> Requant:
-    """Return the requantization of channels [start, start + size)."""
+    """Return the requantization of channels [start, start + size); one scale for all channels stays that."""
     if r.multiplier.size == 1 and r.shift.size == 1:
         return r
     multiplier, shift = np.broadcast_arrays(r.multiplier, r.shift)
@@ -50,7 +50,7 @@ def channel_slice(r: Requant, start: int, size: int) -> Requant:
 
 def pack_dense(rows: Array, weight: CodeType, chip: Chip) -> bytes:
     """Return the bytes of a convolution's weights, int8[outputs, inner], in the layout's weight tiles where the machine has
-    them.
+    them, packed as `pack_weights` does. `weight`: the type of the codes.
     """
     tile = chip.layout.weight_tile
     return pack_weights(rows if tile is None else in_tiles(rows, tile), weight)
@@ -98,7 +98,8 @@ class LookupTable:
 def shift_zero_points(zero_points: Sequence[int], node: Node, scope: QuantContext) -> list[int]:
     """Return the zero points of a node's operands and its output, each moved by the offset that repair chose for the node.
 
-    `zero_points`: those of the tensors, the output's last.
+    Without an offset they are returned as they are. `zero_points`: those of the tensors, the output's last. Constant operands
+    have codes of the output's type.
     Raise CompileError where a moved one is no code of its type, or the offset has another number of operands.
     """
     named = (node.outputs[0] if n in scope.graph.constants else n for n in (*node.inputs, *node.outputs))

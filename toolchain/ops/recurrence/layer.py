@@ -27,7 +27,8 @@ def recurrence(steps: DecompositionBuilder) -> None:
     """Decompose X [length, batch, inputs] into Y [length, directions, batch, units] and the last states, [directions, batch,
     units].
 
-    Refuse layout 1, computed weights, empty or overlong sequences, and more than `MOST_STEPS` steps.
+    A cell's last states are h, and of an LSTM c too. Sequences may have lengths of their own, and initial states may be computed.
+    Refuse layout 1, computed weights or lengths, empty or overlong sequences, and more than `MOST_STEPS` steps.
     """
     steps.finest = True
     attributes, cell = steps.node.op.attributes, CELLS[steps.node.op.op_type]
