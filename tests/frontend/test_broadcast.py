@@ -11,6 +11,7 @@ from onnx_text import model, save
 
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
+from toolchain.frontend.reshape_sinking_rules import constant_shape
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 from toolchain.passes.compose import compose
 
@@ -76,3 +77,28 @@ def test_a_slope_wider_than_its_input(x: tuple[int, ...], slope: tuple[int, ...]
         f'node PRelu_0 (PRelu): its slope "w" {list(slope)} does not broadcast to its input {list(x)}\n'
         "  help: give the slope as many dimensions as the input at most, each 1 or the input's"
     )
+
+
+# Shape of the constant; of the other operand before its Reshape and behind it; of the constant before the Reshape.
+BEFORE_RESHAPES = [
+    ((), (2, 3), (3, 2), ()),
+    ((3,), (4, 2, 3), (8, 3), (3,)),
+    ((3,), (2, 3), (1, 2, 3), (3,)),
+    ((3,), (2, 3, 1), (2, 1, 3), (3, 1)),
+    ((3,), (2, 1, 3, 1), (2, 1, 3), (3, 1)),
+    ((2, 1, 3), (2, 1, 3, 1), (2, 1, 3), (2, 1, 3, 1)),
+    ((2, 1), (2, 3, 1), (2, 3), (2, 1, 1)),
+    ((2, 3), (2, 3), (3, 2), None),
+    ((3,), (2, 3, 2), (2, 2, 3), None),
+]
+
+
+@pytest.mark.parametrize(("constant", "source", "target", "shape"), BEFORE_RESHAPES)
+def test_a_constant_before_a_reshape_meets_the_same_elements(
+    constant: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], shape: tuple[int, ...] | None
+) -> None:
+    assert constant_shape(constant, source, target) == shape
+    if shape is not None:
+        values = np.arange(np.prod(constant, dtype=int)).reshape(constant)
+        before = np.broadcast_to(values.reshape(shape), source)
+        np.testing.assert_array_equal(before.reshape(target), np.broadcast_to(values, target))

@@ -74,6 +74,33 @@ def test_what_fits_neither_model_nor_machine_is_named(
     assert not re.search(r"\w+Error\b|numpy|object|broadcast", str(refusal.value))
 
 
+def test_a_tensor_of_the_model_may_have_another_name(network: Path, stages: dict[str, GraphDump]) -> None:
+    arrays: Arrays = {}
+    text = stages["select"].print_text(arrays).replace("other@nhwc", "renamed")
+    assert "origin renamed: other nhwc" in text
+    start = parse_graph(text, "g", CLASSES, arrays)
+    assert "renamed" in build(network, BuildOptions("edge16", passes=PassOptions(start=start))).container.graph.types
+
+
+# Of a product x [2, 4, 6] by w [2, 6, 4]: what takes the place of its operands, and what is said of it.
+PRODUCTS = [
+    ("(x, x)", "cannot be computed of float32[2, 4, 6], float32[2, 4, 6], whose shapes do not fit each other"),
+    ("(w, x)", "MatrixProduct: gives [2, 6, 6] of float32[2, 6, 4], float32[2, 4, 6], the output is float32[2, 4, 4]"),
+]
+
+
+@pytest.mark.parametrize(("operands", "message"), PRODUCTS)
+def test_products_that_do_not_fit_are_named(tmp_path: Path, operands: str, message: str) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,4,6] x, float[2,6,4] w) => (float[2,4,4] y) { y = MatMul(x, w) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    arrays: Arrays = {}
+    stage = stages_of(tmp_path / "n.onnx", "transformer64")["select"].print_text(arrays)
+    assert ">(x, w)" in stage
+    start = parse_graph(stage.replace(">(x, w)", f">{operands}"), "g", CLASSES, arrays)
+    with pytest.raises(CompileError, match=re.escape(message)):
+        build(tmp_path / "n.onnx", BuildOptions("transformer64", passes=PassOptions(start=start)))
+
+
 # What is edited in the text of a Relu, into what, and what is said of it.
 VALUES = [
     ("onnx.Relu<>", f"onnx.Relu<a={'(' * 3000}1{')' * 3000}>", f"g, line 3: a value has more than {MOST_LEVELS} levels"),

@@ -82,6 +82,12 @@ def test_which_tensors_are_alike(tmp_path: Path, between: int) -> None:
     assert not any(name.startswith("extra") for name in range_owners)
 
 
+def test_a_block_of_one_node_repeats_too(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Tanh", [f"t{i}"], [f"t{i + 1}"]) for i in range(6)]
+    onnx.save(build_model(nodes, {"t0": [ROWS, WIDTH]}, {"t6": [ROWS, WIDTH]}), tmp_path / "n.onnx")
+    assert tie_block_ranges(load_model(tmp_path / "n.onnx")).twin_by_tensor == {f"t{i}": "t0" for i in range(1, 7)}
+
+
 def test_what_comes_once_is_like_nothing(tmp_path: Path) -> None:
     assert not tie_block_ranges(load_model(stack(tmp_path, 1))).twin_by_tensor
 
