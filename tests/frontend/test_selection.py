@@ -182,3 +182,10 @@ NOT_FLOAT = "tensor a is int32, not float32"
 def test_the_type_is_the_reason_only_where_another_would_help(graph: str, reason: str, tmp_path: Path) -> None:
     (fallback,) = select_file(save(model(graph), tmp_path)).fallbacks
     assert fallback.reason == reason
+
+
+@pytest.mark.parametrize(("kind", "pool"), [("ReduceMean", "AveragePool"), ("ReduceMax", "MaxPool")])
+def test_what_is_reduced_over_rows_and_columns_arrives_channels_last(kind: str, pool: str, tmp_path: Path) -> None:
+    text = f"(float[2,6,5,7] x) => (float[a,b,c,d] y) {{ axes = int64[2] {{2,3}} t = Tanh(x) y = {kind}(t, axes) }}"
+    graph = select_file(save(model(text), tmp_path)).graph
+    assert [(type(node.op).__name__, node.inputs) for node in graph.nodes] == [("Unary", ("x@nhwc",)), (pool, ("t",))]

@@ -50,6 +50,14 @@ def test_a_bad_part_does_not_hide_in_a_good_whole() -> None:
     assert warnings(parts) == ["scores: SQNR 0.0 dB, cosine 0.0000 (poor below 10 dB or 0.99)"]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_each_part_has_its_own_figure(count: int) -> None:
+    reference = np.random.default_rng(count).normal(size=(2, 3 * count))
+    got = reference + np.repeat(np.arange(count), 3)
+    parts = part_fidelities(reference, got, 1, dict.fromkeys("abcd"[:count], 3))
+    assert [(p.name, round(p.largest_error, 9)) for p in parts] == [(name, i) for i, name in enumerate("abcd"[:count])]
+
+
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match=r"^reference \[2\] and result \[3\] differ in shape$"):
         sqnr_db(np.zeros(2), np.zeros(3))
