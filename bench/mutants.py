@@ -4,12 +4,14 @@
     `python bench/mutants.py                            # 8 a package and the named ones; hours on two cores`.
     `python bench/mutants.py --package ops --count 20 --seed 3 --resume ops.jsonl`.
     `python bench/mutants.py --named --match epsilon`.
+    `python bench/mutants.py --fast --reach --drawn     # by the fast tier, which runs once`.
 
 The tests nearest to the changed package run first and the first failure ends a run.
 A failure counts when the same test passes without the fault.
 The script prints each mutant with its killer, then the survivors as diffs and the share killed of each package.
 Exit code 1 when less than --threshold of them are killed.
 With --resume killed ones are not tried again, survivors only when a test has changed since.
+With --reach all tests run once to note which of them evaluate a drawn mutant's expression, and it is tried on these.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
+import reach
 from mutations import Mutant, mutants_of, sample
 from named_mutants import list_named_mutants
 
@@ -93,8 +96,11 @@ TEXTS = ("toolchain/isa/manual/*.py", "toolchain/isa/verilog.py", "toolchain/isa
          "toolchain/schedule/capacity_errors.py", "toolchain/schedule/text.py",
          "quant/fixed_point/conformance/*.py")  # fmt: skip
 NOT_COPIED = (".git", ".venv", "venv", "build", "__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache", "*.egg-info")
+CHEAP = "not slow and not exhaustive"
+TIER = "not exhaustive"  # the tests that `scripts/check --fast` runs
 OWN_TESTS = "test_mutants.py"  # they look for the texts of named faults, not for what these do
 ADDRESS_BYTES = 12 << 30  # of a run of tests, several times what it needs
+FIRST_TESTS = 12  # run before the others that reach a mutant: most mutants fail one of them, and few files are collected
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -115,11 +121,12 @@ class Verdict:
 class Tree:
     """A copy of the working tree in which faults are injected, one at a time.
 
-    `cpu_s`: CPU seconds after which a run of tests is killed.
+    `cpu_s`: CPU seconds after which a run of tests is killed. `is_fast`: only tests of the fast tier run.
     """
 
-    def __init__(self, folder: Path, cpu_s: int):
+    def __init__(self, folder: Path, cpu_s: int, is_fast: bool):
         self.folder, self._cpu_s = folder, cpu_s
+        self._choice = ("-m", TIER, "--fast") if is_fast else ("-m", CHEAP)
         self._unsound: dict[str, bool] = {}
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
@@ -129,9 +136,27 @@ class Tree:
         text = path.read_text(encoding="utf-8")
         self._write(path, mutant.apply(text))
         try:
-            return next((killer for tests in runs if (killer := self._killer(path, text, mutant, tests))), "")
+            return next((killer for tests in runs if tests and (killer := self._killer(path, text, mutant, tests))), "")
         finally:
             self._write(path, text)
+
+    def find_reaching_runs(self, mutants: Sequence[Mutant]) -> dict[Mutant, list[list[str]]]:
+        """Run all tests once and return the runs of those that reach each mutant; they are empty where no test does.
+
+        A mutant that is evaluated as modules are imported is left out.
+        """
+        texts = {m.path: (self.folder / m.path).read_text(encoding="utf-8") for m in mutants}
+        mutant_by_number, log = dict(enumerate(mutants)), self.folder / "probes.log"
+        (self.folder / f"{reach.MODULE}.py").write_text(reach.SOURCE, encoding="utf-8")
+        for path, text in texts.items():
+            probed = reach.add_probes(text, {n: m for n, m in mutant_by_number.items() if m.path == path})
+            self._write(self.folder / path, probed)
+        self._pytest(f"--ignore-glob=*/{OWN_TESTS}", log=log)
+        for path, text in texts.items():
+            self._write(self.folder / path, text)
+        tests_by_number = reach.read_reaching_tests(log)
+        tests = {m: tests_by_number.get(n, []) for n, m in mutant_by_number.items()}
+        return {m: [names[:FIRST_TESTS], names[FIRST_TESTS:]] for m, names in tests.items() if names is not None}
 
     def _killer(self, path: Path, text: str, mutant: Mutant, tests: Sequence[str]) -> str:
         """Return the test that fails with the mutant and passes without, or how the run ended; "" where all tests pass."""
@@ -150,11 +175,16 @@ class Tree:
                 return failed[1]
             print(f"{failed[1]} fails without a fault too: left out", file=sys.stderr)
 
-    def _pytest(self, *arguments: str) -> tuple[int, str]:
-        """Run pytest in the copy and return its exit code (minus the signal) and what it printed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "-m", "not slow", *arguments]
+    def _pytest(self, *arguments: str, log: Path | None = None) -> tuple[int, str]:
+        """Run pytest in the copy and return its exit code (minus the signal) and what it printed.
+
+        `log`: where probes write, without the limit on CPU seconds.
+        """
+        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *self._choice, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
-        limits = partial(_limit, self._cpu_s)
+        if log is not None:
+            environment[reach.LOG] = str(log)
+        limits = partial(_limit, self._cpu_s) if log is None else None
         done = subprocess.run(command, cwd=self.folder, env=environment, preexec_fn=limits, capture_output=True, check=False)
         return done.returncode, done.stdout.decode(errors="replace")
 
@@ -212,7 +242,8 @@ def select_mutants(args: argparse.Namespace) -> list[Mutant]:
         files = [path for path in sorted((ROOT / PACKAGES[name][0]).rglob("*.py")) if path not in texts]
         candidates = [m for path in files for m in mutants_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))]
         chosen += sample(candidates, args.count, args.seed)
-    chosen += [m for m in list_named_mutants(ROOT) if not args.package or package_of(m) in args.package]
+    if not args.drawn:
+        chosen += [m for m in list_named_mutants(ROOT) if not args.package or package_of(m) in args.package]
     return [m for m in chosen if re.search(args.match, m.key)]
 
 
@@ -223,9 +254,12 @@ def read_verdicts(path: Path | None) -> dict[str, Verdict]:
     return {v.key: v for v in (Verdict(**json.loads(line)) for line in path.read_text().splitlines())}
 
 
-def digest(root: Path, runs: Sequence[Sequence[str]]) -> str:
-    """Return the digest of the tests' text and the files beside it: a survivor is tried again when one of them has changed."""
-    hasher = hashlib.sha256(repr(runs).encode())
+def digest(root: Path, runs: Sequence[Sequence[str]], is_fast: bool) -> str:
+    """Return the digest of the tests' text and the files beside it: a survivor is tried again when one of them has changed.
+
+    `is_fast`: of the runs, only the tests of the fast tier.
+    """
+    hasher = hashlib.sha256(repr((runs, is_fast)).encode())
     for path in sorted((root / "tests").rglob("*")):
         if path.is_file() and path.suffix in (".py", ".txt", ".yaml"):
             hasher.update(path.read_bytes())
@@ -239,8 +273,8 @@ def campaign(mutants: Sequence[Mutant], args: argparse.Namespace) -> list[Verdic
     def judged(mutant: Mutant) -> Verdict:
         tree, start = trees.get(), time.monotonic()
         try:
-            runs = [["--fast"]] if args.fast else runs_for(mutant, tree.folder, args.near)
-            old, state = verdict_by_key.get(mutant.key), digest(tree.folder, runs)
+            runs = runs_by_mutant[mutant]
+            old, state = verdict_by_key.get(mutant.key), digest(tree.folder, runs, args.fast)
             if old is not None and (old.killer or old.tests == state):
                 return old
             verdict = Verdict(mutant.key, tree.judge(mutant, runs), round(time.monotonic() - start, 1), state)
@@ -254,7 +288,11 @@ def campaign(mutants: Sequence[Mutant], args: argparse.Namespace) -> list[Verdic
     with TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
         trees: SimpleQueue[Tree] = SimpleQueue()
         for i in range(args.jobs):
-            trees.put(Tree(Path(folder) / str(i), args.cpu_s))
+            trees.put(tree := Tree(Path(folder) / str(i), args.cpu_s, args.fast))
+        runs_by_mutant = {m: runs_for(m, tree.folder, args.near) for m in mutants}
+        if args.reach:
+            alive = [m for m in mutants if m.function and not (m.key in verdict_by_key and verdict_by_key[m.key].killer)]
+            runs_by_mutant |= tree.find_reaching_runs(alive)
         verdicts = []
         for mutant, verdict in zip(mutants, pool.map(judged, mutants)):
             by = f"killed by {verdict.killer}" if verdict.killer else "SURVIVED"
@@ -293,12 +331,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only these; may be given again")
     parser.add_argument("--count", type=int, default=8, help="drawn of each package")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--named", action="store_true", help="only the named ones")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--named", action="store_true", help="only the named ones")
+    kinds.add_argument("--drawn", action="store_true", help="only the drawn ones")
     parser.add_argument("--match", default="", help="regular expression of what to try: path, function, kind or text")
     parser.add_argument(
         "--near", action="store_true", help="only the tests near each package: quick; survivors may be seen by others"
     )
-    parser.add_argument("--fast", action="store_true", help="only the fast tier of the tests")
+    parser.add_argument("--fast", action="store_true", help="only tests of the fast tier: with --near of the near ones")
+    parser.add_argument("--reach", action="store_true", help="run the tests once to find those that reach each drawn mutant")
     parser.add_argument("--resume", type=Path, help="file of verdicts, read and added to")
     parser.add_argument("--jobs", type=int, default=1, help="mutants tried side by side")
     parser.add_argument("--cpu-s", type=int, default=900, help="a run that needs more is killed, and its mutant with it")

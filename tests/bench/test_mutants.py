@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -68,12 +70,43 @@ def test_every_package_has_tests_near_it(mutants_script: ModuleType) -> None:
         assert all(list(ROOT.glob(p)) for p in patterns), patterns
 
 
+def test_a_probe_logs_the_test_that_evaluates_its_expression(
+    mutants_script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    reach, log = mutants_script.reach, tmp_path / "log"
+    number_by_change = {("x < 0", "other comparison"): 4, ("x - zero_point", "wrong sign"): 7}
+    mutant_by_number = {
+        number_by_change[key]: m
+        for m in mutants_script.mutants_of("a.py", SOURCE)
+        if (key := (m.old, m.kind)) in number_by_change
+    }
+    (tmp_path / f"{reach.MODULE}.py").write_text(reach.SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(reach.LOG, str(log))
+    monkeypatch.delitem(sys.modules, reach.MODULE, raising=False)
+    names: dict[str, Callable[[int, int], int]] = {}
+    exec(reach.add_probes(SOURCE, mutant_by_number), names)
+    with pytest.raises(ValueError, match="x is 0"):
+        names["scaled"](-1, 1)
+    assert reach.read_reaching_tests(log) == {4: [request.node.nodeid]}
+    assert names["scaled"](9, 1) == names["scaled"](9, 1) == 4
+    assert reach.read_reaching_tests(log) == {4: [request.node.nodeid], 7: [request.node.nodeid]}
+
+
+def test_the_first_tests_of_a_mutant_are_of_different_files(mutants_script: ModuleType, tmp_path: Path) -> None:
+    calls = ["0\ta.py::t[x y] (call)", "0\ta.py::u (call)", "0\tb.py::v (call)", "1\tb.py::v (setup)", "2\t", "2\tb.py::v (call)"]
+    (tmp_path / "log").write_text("".join(f"{line}\n" for line in calls))
+    tests = {0: ["a.py::t[x y]", "b.py::v", "a.py::u"], 1: ["b.py"], 2: None}
+    assert mutants_script.reach.read_reaching_tests(tmp_path / "log") == tests
+    assert mutants_script.reach.read_reaching_tests(tmp_path / "none") == {}
+
+
 @pytest.mark.slow
 def test_a_fault_is_seen_in_the_copy_and_by_tests_that_reach_it(mutants_script: ModuleType, tmp_path: Path) -> None:
     path = "quant/observe.py"
     text = (ROOT / path).read_text()
     fault = next(m for m in mutants_script.mutants_of(path, text) if m.function == "union" and m.kind == "max for min")
-    tree = mutants_script.Tree(tmp_path / "tree", 60)
+    tree = mutants_script.Tree(tmp_path / "tree", 60, is_fast=False)
     far, near = ["tests/quant/test_error_figures.py"], ["tests/quant/test_structure.py"]
     assert tree.judge(fault, [far, near]).startswith("tests/quant/test_structure.py::")
     assert (tree.folder / path).read_text() == (ROOT / path).read_text() == text
