@@ -241,9 +241,9 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
     ("network", "limit"), [("dscnn_kws", 0.78), pytest.param("resnet8_cifar", 0.81, marks=pytest.mark.exhaustive)]
 )
 def test_a_second_array_helps_a_real_network(network: str, limit: float, model: Path) -> None:
-    """`limit`: cycles with an array of 8x8 beside the one of 16x16, over those of the latter alone.
+    """An array of 8x8 beside one of 16x16 leaves at most `limit` of the cycles, and an equal one 0.55.
 
-    Equally well used, the two have 256 / 320 = 0.80 times the cycles. ResNet-8 takes 0.805: both programs do 80 % of
+    Used as well as one alone, 16x16 and 8x8 take 256 / 320 = 0.80 of its cycles. ResNet-8 takes 0.805: both programs do 80 % of
     the products of their peak. DS-CNN takes 0.777, as a smaller array fills and drains in fewer cycles a fold.
     """
     onnx.save(fill_network(network), model)
