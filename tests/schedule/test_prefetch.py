@@ -165,14 +165,38 @@ def test_a_search_ends_with_its_first_variant_where_that_is_far_from_the_best(tm
     assert searches[first] == math.inf and all(searches[search] < math.inf for search in later)
     variants, deal = list[float](), first._dealt
 
-    def record_dealt(filled: float, *of: Any) -> Any:
-        variants.append(filled)
-        return deal(filled, *of)
+    def record_dealt(least: float, *of: Any) -> Any:
+        variants.append(least)
+        return deal(least, *of)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(first, "_dealt", record_dealt)
         assert best(first, 0.0).cycles < first._plan.cycles and len(variants) == 1
         assert best(first).cycles < first._plan.cycles and len(variants) > 2
+
+
+@pytest.mark.parametrize(("least", "counts"), [(1.0, [1, 1, 1]), (0.5, [2, 1, 2])])
+def test_a_block_begins_where_idle_cycles_hold_so_much_of_it(least: float, counts: list[int], tmp_path: Path) -> None:
+    """Blocks take 0.6 cycles where layers have 0.95 idle ones; what exceeds them is missing in the next layer."""
+    searches: list[prefetch.PrefetchSearch] = []
+    best = prefetch.PrefetchSearch.best
+
+    def record_best(self: prefetch.PrefetchSearch, worst: float) -> PlannedRegion:
+        searches.append(self)
+        return best(self, worst)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch.PrefetchSearch, "best", record_best)
+        onnx.save(_many_weights_behind_much_work(), tmp_path / "model.onnx")
+        build(tmp_path / "model.onnx", BuildOptions(_slow_dram("edge16")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searches[0], "_idle_cycles", lambda *_: 1.0)
+        patch.setattr(searches[0], "_block_cycles", lambda *_: 0.6)
+        layers = searches[0]._dealt(least, 1.0, 4)
+    fetched = Counter[int]()
+    for planned in layers:
+        fetched.update({part.since: len(part.blocks) for part in planned.fetches})
+    assert [fetched[since] for since in sorted(fetched)][:3] == counts
 
 
 def test_only_the_plan_that_comes_closest_gets_finer_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
