@@ -5,10 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain.api import BuildOptions, build
-from toolchain.errors import format_count
-from toolchain.foundation.atomic_files import write_atomically
-from toolchain.runtime import Session
+from toolchain.api import BuildOptions, Session, build
 
 CLASSIFIER = Path(__file__).parent / "classifier"
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -16,7 +13,7 @@ CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 def main() -> None:
     built = build(CLASSIFIER / "classifier.onnx", BuildOptions("edge16", str(CLASSIFIER / "calib.npz")))
-    write_atomically("classifier.npu", built.data)
+    Path("classifier.npu").write_bytes(built.data)
     with np.load(CLASSIFIER / "test.npz") as data:
         x = data["x"][:1, None].astype(np.float32) / np.float32(255)
 
@@ -27,7 +24,7 @@ def main() -> None:
     run = Session("classifier.npu", timing=True).run_detailed({"x": x})
     for ran in run.segments:
         cycles = ran.simulation.cycles if ran.simulation else 0
-        print(f"{format_count(len(ran.nodes), 'node')} on {ran.where}: {cycles:,} cycles")
+        print(f"{', '.join(ran.nodes)} on {ran.where}: {cycles:,} cycles")
     slowest = max(built.figures["layers"], key=lambda layer: layer["cycles"])
     print(f"the longest layer is {slowest['name']}: {slowest['cycles']:,} cycles, bound by {slowest['bound_by']}")
 

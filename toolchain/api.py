@@ -31,6 +31,7 @@ from toolchain.foundation import entry_points
 from toolchain.foundation.cancellation import CancelEvent, make_deadline, run_cancellable
 from toolchain.foundation.inference import run_float_models_on, use_custom_ops
 from toolchain.frontend import ModelFile, load_model, model_file, pair_states, tie_block_ranges
+from toolchain.hw import list_shipped_names
 from toolchain.ir.text import dump_of
 from toolchain.isa import Machine, load_machine
 from toolchain.judging.evaluation_data import (
@@ -106,6 +107,7 @@ __all__ = [
     "Session",
     "ToolchainError",
     "build",
+    "list_shipped_names",
     "load_machine",
 ]
 

@@ -59,7 +59,7 @@ from toolchain.repair.network import CycleCounter, Network
 from toolchain.report.bounds.dram import min_dram_bytes
 from toolchain.report.traffic import count_traffic, sum_traffic, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
-from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
+from toolchain.schedule.goals import BALANCED, CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.notes import annotate_plan
 from toolchain.schedule.options import LEVELS, RegionInput, SearchSteps
@@ -203,7 +203,7 @@ def compile_model(
     dump: Dump = ignore_progress,
     progress: Progress = ignore_progress,
     schedule: Sequence[RegionTree] = (),
-    goal: Goal = CYCLES,
+    goal: Goal = BALANCED,
     rings: bool = True,
     steps: SearchSteps | None = None,
 ) -> CompiledNetwork:
@@ -463,5 +463,5 @@ def make_cycle_counter(level: int) -> CycleCounter:
 
 def _count_cycles(level: int, network: Network, quantization: Quantization) -> int:
     """Compile the network and return its expected cycles."""
-    plan = compile_model("trial", network.model, network.selection, network.machine, quantization, level)
+    plan = compile_model("trial", network.model, network.selection, network.machine, quantization, level, goal=CYCLES)
     return plan.expected_cycles

@@ -23,9 +23,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from toolchain.api import Build, BuildOptions, build
-from toolchain.errors import CompileError, ConfigError
-from toolchain.runtime import EntriesSession
+from toolchain.api import Build, BuildOptions, CompileError, ConfigError, EntriesSession, build
 
 CHUNK = 16  # tokens of the prompt that are read at once
 

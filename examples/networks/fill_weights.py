@@ -9,15 +9,12 @@ The networks are good for cycles, memory and traffic; their outputs mean nothing
 """
 
 import argparse
+import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import onnx
-
-from toolchain.cli.application import report_errors
-from toolchain.errors import CompileError
-from toolchain.foundation.atomic_files import write_atomically
 
 MARK = "random "
 GRAPHS = sorted(Path(__file__).parent.glob("*.graph.onnx"))
@@ -45,17 +42,18 @@ def fill_model(path: Path) -> onnx.ModelProto:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the example networks with seeded random weights.")
     parser.add_argument("dest", type=Path, help="folder to write")
-    with report_errors():
-        fill_all(parser.parse_args().dest)
+    dest = parser.parse_args().dest
+    if dest.exists() and not dest.is_dir():
+        print(f"{dest}: is a file; DEST is the folder to write {len(GRAPHS)} networks to", file=sys.stderr)
+        sys.exit(2)
+    fill_all(dest)
 
 
 def fill_all(dest: Path) -> None:
-    if dest.exists() and not dest.is_dir():
-        raise CompileError(f"{dest}: is a file; DEST is the folder to write {len(GRAPHS)} networks to")
     dest.mkdir(parents=True, exist_ok=True)
     for graph in GRAPHS:
         path = dest / graph.name.replace(".graph", "")
-        write_atomically(path, fill_model(graph).SerializeToString(deterministic=True))
+        path.write_bytes(fill_model(graph).SerializeToString(deterministic=True))
         print(path)
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from toolchain.ops.kit.tile import Tiling
-from toolchain.schedule.goals import Goal, candidate_plans
+from toolchain.schedule.goals import CYCLES, Goal, candidate_plans
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.tilings import LayerTilings
@@ -31,7 +31,7 @@ def test_a_case_says_by_how_much_the_best_other_plan_is_faster(monkeypatch: pyte
     cycles = {"cycles": 10_000, "memory": 12_000, "traffic": 9_000}
 
     def make_plans(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
-        return [replace(plan, cycles=cycles[goal.objective]) for plan in candidate_plans(planning, Goal())]
+        return [replace(plan, cycles=cycles[goal.objective]) for plan in candidate_plans(planning, CYCLES)]
 
     monkeypatch.setattr(compare_goals, "candidate_plans", make_plans)
     judged = compare_goals.judge_case(random.Random("0/0"), ["edge16"], 2)

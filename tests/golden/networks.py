@@ -39,6 +39,7 @@ from toolchain.repair.network import Network
 from toolchain.report.layer_breakdown import layer_cycles, most_macs, region_attribution
 from toolchain.runtime import dram_image, dram_parts
 from toolchain.runtime.backend import Program
+from toolchain.schedule.goals import CYCLES
 
 FOLDER = Path(__file__).parent
 NETWORKS = tuple(sorted(p.name.removesuffix(".graph.onnx") for p in example_networks.FOLDER.glob("*.graph.onnx")))
@@ -143,7 +144,7 @@ def compile_network(network: str, machine: str | Machine, level: int) -> Compile
     allowed = {*model.types, *read_parameters(ranges_file(network)).tensors}
     ranges = read_parameters(ranges_file(network), tensors=tensors, allowed=allowed, numerics=loaded_machine.chip.numerics)
     ranges_and_scales = {**{name: ranges.tensors[name] for name in tensors}, **selection.file_ranges}
-    return compile_model(network, model, selection, loaded_machine, Quantization(ranges_and_scales), level)
+    return compile_model(network, model, selection, loaded_machine, Quantization(ranges_and_scales), level, goal=CYCLES)
 
 
 @lru_cache(maxsize=1)

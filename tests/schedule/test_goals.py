@@ -67,6 +67,10 @@ def _built(model: onnx.ModelProto, folder: Path, machine: Machine, objective: st
     return built_network
 
 
+def test_goals_and_builds_have_one_default() -> None:
+    assert Goal() == BuildOptions("edge16").goal == Goal("balanced")
+
+
 def _worth(figures: Mapping[str, Any]) -> dict[str, float]:
     return {
         "balanced": figures["energy_pj"]["total"],

@@ -20,7 +20,7 @@ def compiled(
     """One of the golden networks. schedule: as it is to be planned. goal: for what."""
     compile_model = networks.compile_model
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(networks, "compile_model", lambda *given: compile_model(*given, schedule=schedule, goal=goal))
+        patch.setattr(networks, "compile_model", lambda *given, **_: compile_model(*given, schedule=schedule, goal=goal))
         return networks.compile_network(network, machine, level)
 
 

@@ -32,7 +32,7 @@ class Goal:
     cycles that a balanced plan may take beyond them.
     """
 
-    objective: Objective = "cycles"
+    objective: Objective = "balanced"
     sram_bytes: int | None = None
     shares_blocks: bool = False
     tolerance: float = 0.01
@@ -67,7 +67,7 @@ class Goal:
         return replace(options, prefetch=options.prefetch and not self.shares_blocks, hoist=hoist)
 
 
-CYCLES, BALANCED = Goal(), Goal("balanced")
+CYCLES, BALANCED = Goal("cycles"), Goal()
 
 
 def _best_of_each(plans: Sequence[PlannedRegion]) -> list[PlannedRegion]:
