@@ -311,6 +311,7 @@ MACHINES = [
 RUN = [
     ("npu-sim missing.npu", "missing.npu: no such file or directory"),
     ("npu-sim folder", "folder: is a directory"),
+    ("npu-sweep .", ".: is a directory, not a sweep's YAML file"),
     ("npu-sim good.onnx", "good.onnx: not a compiled model (no NPUMODEL at its start); build one with npu-build"),
     (
         "npu-sim good.npu --hw ws8_pow2",

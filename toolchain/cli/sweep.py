@@ -105,6 +105,8 @@ def sweep_command(
                 import_extra("pyarrow", "--parquet")
         with as_options():
             targets = find_objectives(objectives or DEFAULT_OBJECTIVES)
+        if sweep.is_dir():  # `.` has no name to put a suffix on
+            raise CompileError(f"{sweep}: is a directory, not a sweep's YAML file")
         store_path, folder = store or sweep.with_suffix(".store"), output or sweep.with_suffix(".results")
         _require_counts(jobs, scheduler, trials, batch)
         if report is not None:
