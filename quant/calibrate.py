@@ -72,6 +72,7 @@ def calibrate(
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
     divided: Decomposition | None = None,
+    few_runs: bool = False,
 ) -> dict[str, Range]:
     """Return the range of each of `tensors`, in their order, over all samples of `data`.
 
@@ -89,6 +90,7 @@ def calibrate(
     `computed_by`: another form of the model that computes the tensors instead; not used where the model runs in pieces.
     `divided`: decomposition of a model with steps in the place of operators. Values are clipped to its bounds, and tensors that
     share a range get the range of them all.
+    `few_runs`: as in `quant.float_session.open_session`, for a few samples.
 
     Raise CompileError: no such tensor, an integer tensor, no sample, a bad observer, `percent` or model, or a sample that
     onnxruntime refuses. Raise its subclass NotFinite: NaN or infinity in a tensor, unless that is minus infinity of a mask. For
@@ -114,6 +116,7 @@ def calibrate(
         session_threads=session_threads,
         held_bytes=held_bytes,
         computed_by=computed_by,
+        few_runs=few_runs,
         divided=divided,
     )
     return {name: _with_step(observers[name].range(), steps.get(name)) for name in tensors}

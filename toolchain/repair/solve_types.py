@@ -141,7 +141,7 @@ def _is_worth_measuring(
     if wide is None or count_cycles is None:
         return False
     trials = TypeTrials(network, before, wide, list(groups.items()), (OutputEvaluator(few), count_cycles))
-    trials.measure_ranges(few[:_SAMPLES])
+    trials.measure_ranges(few[:_SAMPLES], few_runs=True)
     return trials.find_largest_gain(len(groups)) >= PART_GAIN_DB
 
 

@@ -48,11 +48,14 @@ class TypeTrials:
         self._cycles: dict[int, int] = {}
         self._levels: dict[int, Mapping[str, float]] = {}
 
-    def measure_ranges(self, samples: Iterable[Sample]) -> None:
-        """Measure the ranges of the tensors of all groups for their wider codes. It must come before everything else."""
+    def measure_ranges(self, samples: Iterable[Sample], *, few_runs: bool = False) -> None:
+        """Measure the ranges of the tensors of all groups for their wider codes. It must come before everything else.
+
+        `few_runs`: as in `quant.float_session.open_session`, for a few samples.
+        """
         if self._order:
             network = self._widen(len(self._order))
-            self._ranges = measure_ranges_of_types(network, network.said_types, samples)
+            self._ranges = measure_ranges_of_types(network, network.said_types, samples, few_runs=few_runs)
 
     def quantize(self, count: int) -> Quantization:
         """Return the quantization with wider codes for the first `count` groups. Raise CompileError where the machine has
@@ -179,9 +182,13 @@ class TypeTrials:
         return self._levels[count]
 
 
-def measure_ranges_of_types(network: Network, types: Mapping[str, CodeType], samples: Iterable[Sample]) -> Mapping[str, Range]:
-    """Return the ranges of the network's tensors on these samples, by the machine's own observer for the codes of these
-    types."""
+def measure_ranges_of_types(
+    network: Network, types: Mapping[str, CodeType], samples: Iterable[Sample], *, few_runs: bool = False
+) -> Mapping[str, Range]:
+    """Return the ranges of the network's tensors on these samples, by the machine's own observer for the codes of these types.
+
+    `few_runs`: as in `quant.float_session.open_session`, for a few samples.
+    """
     model, numerics = network.model, network.chip.numerics
     ranges = calibrate(
         model.proto,
@@ -192,6 +199,7 @@ def measure_ranges_of_types(network: Network, types: Mapping[str, CodeType], sam
         others={name: numerics.of(codes) for name, codes in types.items()},
         computed_by=model,
         divided=model.divided,
+        few_runs=few_runs,
     )
     return adjust_ranges(model.proto, ranges, model.divided, model.name).ranges
 
