@@ -190,3 +190,28 @@ def test_bytes_in_one_piece_are_not_copied() -> None:
     blocks = writer.blocks()
     restored = BlockReader(blocks).array(record)
     assert np.shares_memory(restored, np.frombuffer(blocks[-1], np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("piece", "is_there"),
+    [
+        ((0, 0, 4), True),
+        ((1, 2, 1), True),
+        ((1, 3, 0), True),
+        ((1, 2, 2), False),
+        ((1, 4, 0), False),
+        ((0, -1, 1), False),
+        ((0, 0, -1), False),
+        ((2, 0, 0), False),
+        ((-1, 0, 1), False),
+    ],
+)
+def test_a_piece_that_its_block_lacks_is_refused(piece: tuple[int, int, int], is_there: bool) -> None:
+    blocks = [b"abcd", b"efg"]
+    block, start, size = piece
+    reader = BlockReader(blocks)
+    if is_there:
+        assert reader.constant((piece,)) == blocks[block][start : start + size]
+    else:
+        with pytest.raises(ValueError, match=f"a piece of {size} bytes at {start} of block {block}, which does not have them"):
+            reader.constant((piece,))

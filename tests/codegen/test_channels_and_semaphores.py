@@ -3,7 +3,9 @@ overflow in the simulator."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Container, Region
+from toolchain.codegen.synchronise import _Event, _Order, _scarce_links
 from toolchain.errors import CompileError
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.isa import Machine, decode, load_machine
@@ -77,6 +80,28 @@ def test_the_classifier_on_three_engines(semaphores: int, count: int) -> None:
     plain = build(CLASSIFIER, BuildOptions(edge16)).figures["cycles"]
     scarce = build(CLASSIFIER, BuildOptions(with_sync(edge16, 1, semaphores=semaphores, max_count=count))).figures["cycles"]
     assert plain <= scarce < 1.25 * plain
+
+
+def make_order(signals: Counter[tuple[int, int]]) -> _Order:
+    """Return an order in which each pair of engines signals as often as it counts."""
+    events: list[_Event] = []
+    for (source, target), count in signals.items():
+        for _ in range(count):
+            events += [_Event(source, 0, False, ()), _Event(target, 0, False, (len(events),))]
+    return _Order(tuple(events), {})
+
+
+@pytest.mark.parametrize("semaphores", [2, 4, 5, 7, 12, 40])
+def test_scarce_semaphores_go_to_a_ring_and_the_most_used_pairs(semaphores: int) -> None:
+    signals = Counter({pair: 1 + i for i, pair in enumerate(permutations(range(4), 2))})
+    links = list(_scarce_links(make_order(signals), semaphores))
+    assert [len(some) for some in links] == list(range(max(4, min(semaphores, 12)), 3, -1))
+    ring = links[-1]
+    assert {a for a, _ in ring} == {b for _, b in ring} == set(range(4))
+    for some in links:
+        assert ring <= some
+        others = signals.keys() - ring
+        assert min((signals[p] for p in some - ring), default=99) >= max((signals[p] for p in others - some), default=0)
 
 
 def test_channels_without_semaphores_of_their_own_stay_idle() -> None:
