@@ -195,6 +195,13 @@ def test_a_descriptor_carries_its_wait_and_signal():
     assert "00001: fill wait=6 signal=7  ; op 1-3\n" in disassemble(program, isa)
 
 
+def test_without_a_chip_no_descriptor_carries_a_wait_or_a_signal():
+    isa = replace(machine_of("edge16").isa, chip=None)
+    ops = (Wait(2, 6), fill(), Signal(2, 7), End())
+    assert decode(encode(ops, isa), isa).ops == ops
+    assert decode(encode(ops, isa), isa).words == (1, 1, 1, 1)
+
+
 def test_a_descriptor_carries_no_wait_of_another_engine():
     isa = machine_of("edge16").isa
     ops = [Wait(1, 5), fill(), Signal(0, 7), Wait(2, 1), End(), Signal(2, 1)]

@@ -19,7 +19,7 @@ from tests.support.control_flow_machines import with_control
 from tests.support.instructions import cases_of
 from toolchain.hw import list_shipped_names
 from toolchain.isa import Machine, encode, load_machine
-from toolchain.isa.constants import c_header, constants
+from toolchain.isa.constants import c_header, constants, identifier
 from toolchain.isa.instruction_table import RegisterTable
 from toolchain.isa.verilog import SYSTEMVERILOG, verilog_package
 from toolchain.machine.registry import OPERATIONS
@@ -209,3 +209,16 @@ def test_each_constant_is_named_once(name: str) -> None:
         assert registers == tuple(table.registers[r].address for r in plan.registers)
     else:
         assert {"SYNC_WAIT_SHIFT", "SYNC_SIGNAL_SEMAPHORE_WIDTH"} <= {*names}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_value_of_the_header_is_c(name: str) -> None:
+    machine = MACHINES[name]
+    macros = dict(re.findall(r"^#define (\w+) (.+)$", c_header(machine), re.MULTILINE))
+    prefix = identifier(machine).upper()
+    for _, constant, value in constants(machine):
+        text = macros[f"{prefix}_{constant}"]
+        if isinstance(value, tuple):
+            assert re.fullmatch(r"\{-?\d+(, -?\d+)*\}", text) and [int(v) for v in text[1:-1].split(", ")] == list(value)
+        else:
+            assert re.fullmatch(r"\d+|\(-\d+\)", text) and int(text.strip("()")) == value

@@ -32,6 +32,7 @@ from toolchain.machine import (
     dispatch_program,
     find_unsupported,
     may_be_unsupported,
+    op_number,
 )
 
 
@@ -61,6 +62,7 @@ def test_a_program_without_control_is_itself():
     stream = dispatch_program(CHIP, ops, (3, 2, 1))
     assert (tuple(stream), stream.words, [*stream.sources], stream.name(1)) == (ops, (3, 2, 1), [0, 1, 2], "op 1")
     assert dispatch_program(CHIP, stream) is stream
+    assert op_number(ops, 1) == op_number(stream, 1) == "op 1"
 
 
 def test_repeats_inside_one_another_step_their_addresses():

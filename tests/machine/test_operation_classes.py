@@ -247,3 +247,21 @@ def test_types_that_there_are_not_and_codes_that_a_type_has_not_are_refused_ever
             assert f"{name}=" not in (find_unsupported(wide, chip) or "")
             checked_names.add(name)
     assert {"a_zero_point", "clamp_high", "add_addend_zero_point", "input_zero_point", "value"} <= checked_names
+
+
+@pytest.mark.parametrize("name", list_shipped_names())
+def test_what_is_moved_is_what_is_touched(name: str) -> None:
+    machine = load_machine(name)
+    for operation in list_needed_operations(machine.chip):
+        op = lowest(OPERATIONS[operation], machine)
+        moved = [(access.space, access.write) for access, _ in op.list_moved_operands(machine.chip)]
+        assert moved == [(access.space, access.write) for access in op.ranges(machine.chip)], operation
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_products_move_as_many_bytes_as_their_types_have(a_type: int, b_type: int) -> None:
+    machine = make_mixed_machine()
+    product = replace(lowest(OPERATIONS["matrix_product"], machine), rows=3, columns=5, inner=7, batches=2)
+    (_, a_bytes), (_, b_bytes), *_ = product.list_moved_operands(machine.chip)
+    wide = replace(product, a_type=a_type, b_type=b_type)
+    assert [size for _, size in wide.list_moved_operands(machine.chip)][:2] == [a_bytes << a_type, b_bytes << b_type]
