@@ -46,7 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     collect_seldom()
     verified_passes.install()
     calibrate_network.BY_DEFAULT = "none"  # what a repair does to a network is for the tests of repair, which ask for it
-    if durations_file := config.getoption("--record-durations"):
+    durations_file = config.getoption("--record-durations")
+    if durations_file is not None or config.getoption("--fast"):
         config.pluginmanager.register(DurationRecorder(durations_file))
     if not hasattr(config, "workerinput"):
         _share_bytecode(config)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from tests.support.durations import DurationRecorder
 from tests.support.tiers import ROOT, find_touched_tests, is_fast, read_durations, read_tiers
 
 
@@ -36,3 +39,11 @@ def test_the_fast_tier_keeps_its_budget() -> None:
 def test_a_change_selects_what_imports_it(file: str, touched: str, untouched: str) -> None:
     tests = find_touched_tests([file])
     assert (not touched or touched in tests) and untouched not in tests
+
+
+def test_long_tests_that_are_not_recorded_are_named() -> None:
+    recorder, lines = DurationRecorder(None), list[str]()
+    recorded = next(name for name, (total_s, _) in read_durations().items() if total_s > 2)
+    recorder.seconds |= {"tests/a.py::new[1]": 0.7, "tests/a.py::new[2]": 0.8, "tests/a.py::short": 0.9, recorded: 3.0}
+    recorder.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))  # type: ignore[arg-type]
+    assert lines == ["tests/a.py::new took 1.5 CPU s: record it in tests/durations.json"]
