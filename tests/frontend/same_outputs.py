@@ -42,6 +42,7 @@ def largest_error(expected: Sequence[Any], actual: Sequence[Any], least: float =
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         finite = np.isfinite(x)
         np.testing.assert_array_equal(x[~finite], y[~finite])
+        assert np.isfinite(y[finite]).all(), "a finite number became infinite or NaN"
         if finite.any():
             scale = max(least, np.abs(x[finite]).max())
             worst = max(worst, float(np.abs(x - y)[finite].max() / scale))
