@@ -379,6 +379,11 @@ CHOICES = [
     (f"{MATRIX}, float[3,5] z) => (bool[a,b] y) {{ a = Less(x, z) b = Cast<to = 1>(a) y = Cast<to = 9>(b) }}", "Less"),
     (f"{MATRIX}) => (float[a,b] y) {{ a = Cast<to = 7>(x) y = Cast<to = 1>(a) }}", "Cast Cast"),
     (f"{MATRIX}, float z, float h) => (float[a,b] y) {{ y = Clip(x, z, h) }}", "Max Min"),
+    (
+        "(int64[3,5] x) => (int64[a,b] y) { c = int64 {3} z = int64 {0} d = int64 {6} "
+        "a = Add(x, c) b = Clip(a, z, d) y = Mul(x, b) }",
+        "Add Clip Mul",
+    ),
     (f"{MATRIX}, float z) => (float[a,b] y) {{ h = float {{0.2}} y = Clip(x, z, h) }}", "Max Clip"),
     (f"{MATRIX}, float h) => (float[a,b] y) {{ n = float {{-0.3}} y = Clip(x, n, h) }}", "Clip Min"),
 ]

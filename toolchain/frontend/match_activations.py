@@ -73,8 +73,8 @@ def close(a: float | None, b: float) -> bool:
 
 
 def match_clipped_sum(name: str, scope: Rewriter) -> tuple[OnnxNode, OnnxNode, float, float] | None:
-    """Return (Clip, Add, b, k) where `name` is clip(x + b, 0, k) and each step has one reader; else None."""
-    clip = scope.only_user(name, ("Clip",))
+    """Return (Clip, Add, b, k) where `name` is clip(x + b, 0, k) of floats and each step has one reader; else None."""
+    clip = scope.only_user(name, ("Clip",)) if scope.is_float(name) else None
     add = scope.only_user(clip.inputs[0], ("Add",)) if clip is not None else None
     if clip is None or add is None:
         return None
