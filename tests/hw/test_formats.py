@@ -70,6 +70,26 @@ def test_upgrade_of_lists_over_lines_and_of_no_functions() -> None:
     assert yaml.safe_load(upgrade_text(bare, "old.yaml").text)["engines"]["vector"]["functions"] == {}
 
 
+def test_upgrade_of_an_indented_file() -> None:
+    assert upgrade_text("  a: 1\n  b: 2\n", "m.yaml").text == f"  format: {MACHINE_FORMAT}\n  a: 1\n  b: 2\n"
+
+
+@pytest.mark.parametrize(
+    "engines",
+    [
+        "{v: {kind: vector, lanes: &n 16, operations: [add]}, mac: {kind: array, columns: *n}}",
+        "{mac: {reads: &r [1, 2]}, v: {kind: vector, lanes: 16, operations: [add], reads: *r, queue_depth: 3}}",
+        "{v: &v {kind: vector, lanes: 16, operations: [add]}, w: *v}",
+        "\n  mac: {columns: &n 16}\n  v:\n    kind: vector\n    lanes: *n\n    operations: [add]",
+        "{v: {kind: vector, lanes: 16, operations: add}}",
+        "{v: {kind: vector, operations: [add]}}",
+    ],
+)
+def test_upgrade_refuses_what_would_hold_other_values(engines: str) -> None:
+    with pytest.raises(ConfigError, match=r"m\.yaml:1: file: the rewritten file would not hold the same values"):
+        upgrade_text(f"memories: {{}}\nengines: {engines}\n", "m.yaml")
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.name)
 def test_upgrade_of_an_instruction_table(table: Path) -> None:
     text = table.read_text()

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from toolchain.errors import ConfigError
+from toolchain.foundation.type_guards import is_list
 from toolchain.hw.yaml_source import Source, compose, is_section, read_source
 
 MACHINE_FORMAT = 2
@@ -20,6 +21,10 @@ TABLE_FORMAT = 1
 _KEY = "format"
 _FORMAT_1_STARTUP_CYCLES = 4  # the default of format 1
 _FORMAT_1_KEYS = ("lanes", "operations", "startup_cycles")
+_NOT_REWRITTEN = (
+    "the rewritten file would not hold the same values, as of an anchor, an alias or a tag; "
+    f"write {', '.join(_FORMAT_1_KEYS)} out plainly"
+)
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,11 @@ def upgrade_hint(source: Source) -> list[str]:
 
 
 def upgrade_text(text: str, label: str) -> Upgrade:
-    """Return a machine file or an instruction table in the newest format. Comments and line ends stay.
+    """Return a machine file or an instruction table in the newest format.
 
-    Raise ConfigError where the text is no YAML mapping, or is of a newer format. `label`: the file's name, for
-    messages.
+    Line ends stay, and so do comments, but for those in the lines of keys that are rewritten. `label`: the file's name,
+    for messages. Raise ConfigError where the text is no YAML mapping, is of a newer format, or would hold other values
+    when rewritten.
     """
     source = read_source(text, label, doubles=True)
     if not is_section(source.data):
@@ -70,16 +76,38 @@ def upgrade_text(text: str, label: str) -> Upgrade:
     if faults:
         raise ConfigError(faults)
     has_crlf = text.count("\r\n") == text.count("\n") > 0
-    text = text.replace("\r\n", "\n") if has_crlf else text
-    changes: list[str] = []
-    while (first := next(_vectors_of_format_1(compose(text, yaml.SafeLoader)), None)) is not None:
-        path, engine = first
-        changes.append(f"{'.'.join(path)}: {', '.join(_FORMAT_1_KEYS)} -> functions")
-        text = _with_functions(text, engine)
-    if source.data.get(_KEY) != newest:
-        changes.append(f"{_KEY}: {source.data.get(_KEY, 'none')} -> {newest}")
-        text = _with_format(text, compose(text, yaml.SafeLoader), newest)
-    return Upgrade(text.replace("\n", "\r\n") if has_crlf else text, tuple(changes))
+    rewritten, changes = text.replace("\r\n", "\n") if has_crlf else text, list[str]()
+    try:
+        while (first := next(_vectors_of_format_1(compose(rewritten, yaml.SafeLoader)), None)) is not None:
+            path, engine = first
+            changes.append(f"{'.'.join(path)}: {', '.join(_FORMAT_1_KEYS)} -> functions")
+            rewritten = _with_functions(rewritten, engine)
+        if source.data.get(_KEY) != newest:
+            changes.append(f"{_KEY}: {source.data.get(_KEY, 'none')} -> {newest}")
+            rewritten = _with_format(rewritten, compose(rewritten, yaml.SafeLoader), newest)
+        is_same = read_source(rewritten, label, doubles=True).data == _upgrade_data(source.data, newest)
+    except (yaml.YAMLError, ConfigError):
+        is_same = False
+    if not is_same:
+        raise ConfigError([f"{label}:1: file: {_NOT_REWRITTEN}"])
+    return Upgrade(rewritten.replace("\n", "\r\n") if has_crlf else rewritten, tuple(changes))
+
+
+def _upgrade_data(data: dict[str, Any], newest: int) -> dict[str, Any]:
+    """Return the data that the file must hold in the newest format. Operations that are no list give no function."""
+    upgraded = {**data, _KEY: newest}
+    if is_section(data.get("engines")):
+        upgraded["engines"] = {name: _upgrade_engine(engine) for name, engine in data["engines"].items()}
+    return upgraded
+
+
+def _upgrade_engine(engine: Any) -> Any:
+    if not _is_vector_of_format_1(engine):
+        return engine
+    rate = {"lanes": engine.get("lanes"), "startup": engine.get("startup_cycles", _FORMAT_1_STARTUP_CYCLES)}
+    names = engine["operations"] if is_list(engine["operations"]) else ()
+    other_keys = {key: value for key, value in engine.items() if key not in _FORMAT_1_KEYS}
+    return {**other_keys, "functions": {str(name): rate for name in names}}
 
 
 def _is_vector_of_format_1(engine: Any) -> bool:
@@ -97,6 +125,7 @@ def _vectors_of_format_1(root: Any) -> Iterator[tuple[tuple[str, str], Any]]:
     for name, (_, engine) in _pairs(engines).items():
         keys = _pairs(engine)
         is_vector = "kind" in keys and keys["kind"][1].value == "vector"
+        is_vector = is_vector and isinstance(keys.get("operations", (None, None))[1], yaml.SequenceNode)
         if is_vector and "functions" not in keys and {"lanes", "operations"} <= keys.keys():
             yield ("engines", name), engine
 
@@ -134,4 +163,5 @@ def _with_format(text: str, root: Any, number: int) -> str:
     if key is not None and value is not None:
         return text[: value.start_mark.index] + str(number) + text[value.end_mark.index :]
     start = root.start_mark.index + (1 if root.flow_style else 0)
-    return text[:start] + (f"{_KEY}: {number}, " if root.flow_style else f"{_KEY}: {number}\n") + text[start:]
+    indent = " " * root.start_mark.column
+    return text[:start] + (f"{_KEY}: {number}, " if root.flow_style else f"{_KEY}: {number}\n{indent}") + text[start:]
