@@ -111,7 +111,7 @@ def infer_counted_type(node: OnnxNode, types: Mapping[str, TensorType], constant
 
 
 def spread_type(node: OnnxNode, types: Mapping[str, TensorType], inferred_types: Mapping[str, TensorType]) -> TensorType:
-    """Return the type of a ConvTranspose whose attributes give the output's size.
+    """Return the type of a ConvTranspose: that of `inferred_types`, except where attributes give the output's size.
 
     The onnx package stops at sizes below the input's, and adds output_padding to the sizes of SAME.
     The specification and onnxruntime do not.

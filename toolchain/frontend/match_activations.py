@@ -18,7 +18,7 @@ SIXTH = 1 / 6
 
 
 def quotient(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Match exp(x - max) / sum(exp(x - max)) as Softmax(x)."""
+    """Match exp(z) / sum(exp(z)) as Softmax(z), and as Softmax(x) where z is x - max(x)."""
     e, total = n.inputs
     exponential, summed = scope.producer(e, "Exp"), sum_of(total, scope)
     if exponential is None or summed is None or summed[0] != e:
@@ -27,7 +27,7 @@ def quotient(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def difference(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Match (x - max) - log(sum(exp(x - max))) as LogSoftmax(x)."""
+    """Match z - log(sum(exp(z))) as LogSoftmax(z), and as LogSoftmax(x) where z is x - max(x)."""
     shifted, logarithm = n.inputs[0], scope.producer(n.inputs[1], "Log")
     summed = sum_of(logarithm.inputs[0], scope) if logarithm is not None else None
     exponential = scope.producer(summed[0], "Exp") if summed is not None else None

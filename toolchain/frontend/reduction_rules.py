@@ -1,4 +1,7 @@
-"""Rewrite Reduce operators and Resize into canonical form. Each rule returns the replacement of its node, or None."""
+"""Rewrite Reduce operators and Resize into canonical form.
+
+Each rule returns the replacement of its node, or None where the node stays. `RULES` has the rules by operator.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ OTHER_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "
 
 
 def reduce(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Write a reduction's axes out, rising and non-negative, with kept dimensions, which a Reshape then drops."""
+    """Write a reduction's axes out, rising and non-negative, with kept dimensions, which a Reshape then drops.
+
+    Axes of size 1 are left out of REDUCTIONS, which change nothing there; a node without other axes becomes a Reshape.
+    A node with axes that are computed, and one of a scalar, stays.
+    """
     x, shape, a = n.inputs[0], scope.shape(n.inputs[0]), n.op.attributes
     axis_values = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
     if axis_values is None or not shape:
@@ -42,7 +49,7 @@ def reduce(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def decompose_reduce_sum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite a sum of floats as their mean, which the chip has, times their number."""
+    """Rewrite a ReduceSum of floats as their mean, which the chip has, times their number. `reduce` comes first."""
     axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
     x, y = n.inputs[0], n.outputs[0]
     if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(x):
@@ -62,7 +69,7 @@ def decompose_reduce_sum(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 def resize(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """Write a Resize by whole factors with scales instead of sizes; nearest upsampling that repeats elements in one spelling.
 
-    A Resize that changes no size is removed.
+    A Resize that changes no size is removed. One by other factors, of a region or with `axes` stays as it is.
     """
     a, x = n.op.attributes, n.inputs[0]
     before, after = scope.shape(x), scope.shape(n.outputs[0])

@@ -23,7 +23,11 @@ Shape = tuple[int, ...]
 
 
 def resize(scope: SelectionContext) -> None:
-    """Select a Resize. Refuse modes and factors beyond those above."""
+    """Select a Resize of constant sizes. What the chip lacks is refused with a reason and stays with the host.
+
+    Nearest takes every whole factor with which each element is repeated alike. Linear takes rows and columns of four
+    dimensions, half_pixel or asymmetric, by whole factors up to MAX_RESIZE_FACTOR.
+    """
     x, a = scope.node.inputs[0], scope.attributes
     before, after = scope.shape(x), scope.shape(scope.node.outputs[0])
     if a.get("mode", "nearest") == "linear":
@@ -88,7 +92,7 @@ def taps(phase: int, factor: int, half_pixel: bool) -> np.ndarray:
     """Return the weights of the elements before, at and behind one, for output number `phase` of the `factor` that it
     becomes.
 
-    For a factor of one it is [1].
+    There are three, which sum to one. For a factor of one it is [1].
     """
     if factor == 1:
         return np.ones(1)

@@ -70,7 +70,10 @@ class Channels:
             self.roles[node.name] = roles
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor's factors, which broadcasts to the tensor's shape."""
+        """Return the shape of a tensor's factors, which broadcasts to the tensor's shape.
+
+        Raise KeyError for a constant and for a tensor that the graph lacks.
+        """
         return self._patterns[name].shape
 
     def shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -87,7 +90,7 @@ class Channels:
 
     def numbers(self, names: Collection[str]) -> tuple[dict[str, Array], int]:
         """Return for each tensor int[c], the index of each channel's factor among the distinct factors of all of them, and how
-        many these are."""
+        many these are. `names`: at least one."""
         above = np.array(self._above, np.int64)
         while (above[above] != above).any():
             above = above[above]

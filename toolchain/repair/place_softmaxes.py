@@ -44,6 +44,8 @@ class _LongSoftmax:
 def place_output_softmaxes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
     """Return the network with each such Softmax on the host whose probabilities are poor on the chip and gain on the host.
 
+    Poor is an SQNR below POOR_DB; the gain must be GAIN_DB or more.
+
     `samples`: start afresh each time that they are iterated, once for each candidate; the first FEW_SAMPLES are read.
     `raw_ports`: names in the file of outputs that give codes (`--raw-port`) and so stay on the chip.
     A Softmax stays too where the user gave a type or a scale to it or to its neighbours. A network without change is returned.

@@ -106,7 +106,8 @@ def reorder_nodes(nodes: Sequence[Node], free: Collection[str], tree: RegionTree
     """Return the nodes in the order in which the schedule names its layers.
 
     `free`: names of nodes that are no layers; each goes in front of its first reader. The nodes stay as they are where
-    the schedule does not name each layer once, or names one before its inputs are made.
+    the schedule does not name each layer once, or names one before its inputs are made. A free node that no layer reads
+    comes last.
     """
     written = [layer.name for layer in tree.layers]
     named = {node.name: node for node in nodes if node.name not in free}
@@ -136,8 +137,10 @@ def _free_before(node: Node, makers: dict[str, Node], free: Collection[str]) -> 
 class RegionFacts:
     """The facts of a region that hold before anything is planned.
 
-    `free`: Reshapes that cost nothing and are no layers. `storages`: size and live range of each root. `ports`: roots
-    of the region's inputs and outputs. `depth`: slots of a tile buffer where the schedule gives no number.
+    `layers`: in the order in which they run; an index of a layer is its place here. `free`: Reshapes that cost nothing
+    and are no layers. `views`: where each tensor lies in its root. `storages`: size and live range of each root.
+    `ports`: roots of the region's inputs and outputs. `model`: costs layers on the machine. `depth`: slots of a tile
+    buffer where the schedule gives no number.
     """
 
     layers: Sequence[Layer]
@@ -364,5 +367,5 @@ def _inside(storage: Storage, first: int, end: int) -> bool:
 
 
 def tensors_in(layer: Layer, views: Mapping[str, View], roots: Collection[str]) -> Iterator[str]:
-    """Return the layer's tensors that lie in these roots."""
+    """Yield the activations and outputs of the layer that lie in these roots."""
     return (n for n in (*layer.activations, *layer.node.outputs) if views[n].root in roots)

@@ -23,8 +23,8 @@ _WIDTH = 40  # characters of the picture's bars
 def explain_too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, graph: Graph) -> str | None:
     """Return a refusal for each memory that some layer's smallest tile exceeds by itself; None where all fit.
 
-    `needs`: smallest tile of each layer. It names the least memory that would do: tensors may stay in DRAM, so that is
-    the largest of these tiles.
+    `needs`: smallest tile of each layer. A refusal names the least memory that would do: tensors may stay in DRAM, so
+    that is the largest of these tiles.
     """
     refusals = (_too_small(layers, needs, chip, graph, space) for space in chip.staging)
     return "\n".join(s for s in refusals if s is not None) or None

@@ -24,7 +24,8 @@ class AccessRange:
     """Bytes [start, end) of a memory in which a slot or a resident tensor lies for a while, with what touched them.
 
     `written`: operations that made its content. `used`: the last operation that touched it, by queue. `group`: number
-    of the tile that touched it last. Ranges that had some of its bytes before count until it is first written whole.
+    of the tile that touched it last, which the caller sets; -1: none. Ranges that had some of its bytes before count
+    until it is first written whole.
     """
 
     __slots__ = ("_older", "_parts", "_waited", "end", "group", "space", "start", "used", "written")
@@ -69,7 +70,10 @@ class AccessRange:
         return [n for first, last, n in self._parts if first < end and start < last]
 
     def before(self) -> list[int]:
-        """Return the operations that must end before the range is written whole, and forget older ranges."""
+        """Return the operations that must end before the range is written whole, and forget older ranges.
+
+        `write` notes the write itself.
+        """
         return [*self.used.values(), *self.written, *self.take_inherited()]
 
     def before_part(self, queue: int) -> list[int]:
@@ -239,8 +243,8 @@ def boxes_meet(a: Box, b: Box) -> bool:
 class DependenceTracker:
     """A record of the operations that wrote and read each tensor of a plan.
 
-    `roots`: places of resident roots. `every`: all tiles of the current layer are timed, so that parts of a root are
-    told apart.
+    `roots`: places of resident roots, which the caller enters. `every`: the caller sets it where all tiles of the
+    current layer are timed, so that parts of a root are told apart.
     """
 
     def __init__(self, views: Mapping[str, View]):
@@ -256,7 +260,10 @@ class DependenceTracker:
         return [self, *self._rows.values()]
 
     def add_to(self, key: FutureKey, roots: Collection[str], group: int) -> None:
-        """Add to `key` what operations on these roots wait for. `group`: number of the pending tile."""
+        """Add to `key` what operations on these roots wait for. `group`: number of the pending tile.
+
+        With a root in a rolling buffer the key equals no other.
+        """
         for root in sorted(roots):
             for box, number, queue in self._writes.get(root, ()):
                 key.add((box, queue), [number])

@@ -1,4 +1,8 @@
-"""Define the metrics of a build that a sweep stores, and the objectives by which its points are compared."""
+"""Define the metrics of a build that a sweep stores, and the objectives by which its points are compared.
+
+`sram_bytes` is the most that a plan has in use, `sram_size_bytes` the size of the machine's SRAM. `macs_per_cycle` is the
+machine's peak, and so a price that an objective minimizes; `mac_utilization`, from 0 to 1, is the share of it in use.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +91,8 @@ def find_objectives(names: str) -> tuple[Objective, ...]:
 
 def collect_sweep_metrics(figures: Mapping[str, Any], file_bytes: int) -> dict[str, float | int | None]:
     """Return the metrics of a build of one set of shapes, by the names of METRICS; None for what is not known.
+
+    `sqnr_db` is that of the worst output, and infinite where all are exact.
 
     `figures`: those of `toolchain.api.Build`. The SQNR means nothing and is None where they were judged on random inputs.
     `file_bytes`: size of the compiled file.

@@ -30,7 +30,7 @@ def sweep_page(title: str, run: SweepRun, objectives: Sequence[Objective], store
     """Return the page as HTML. Names and reasons are escaped.
 
     Each network has a section: pictures of its objectives, its Pareto front with reports, and at most 2,000 other points.
-    Reports that no longer fit into REPORT_CHARACTERS are left to the store.
+    Reports that no longer fit into REPORT_CHARACTERS are left to the store. At most MOST_FAILURES failed builds end the page.
     """
     networks = list(dict.fromkeys(row.point.network for row in run.rows))
     reports = _Reports(store)

@@ -16,7 +16,7 @@ _UINT8, _INT8, _INT32 = 2, 3, 6  # element types, source: TensorProto.DataType i
 def product_session(signed: bool, inputs: int) -> onnxruntime.InferenceSession:
     """Return the cached session of a MatMulInteger with inputs a, b (2), a, b, za (3) or a, b, za, zb (4).
 
-    `signed`: b is int8, else uint8.
+    `signed`: b is int8, else uint8. The other inputs are uint8 (zb as b), the output y is int32, and shapes are free.
     """
     return single_thread_session(make_product_model(signed, inputs))
 

@@ -45,8 +45,9 @@ class QuantContext(Protocol):
         ...
 
     def widen(self, tensor: str, values: Range) -> None:
-        """Ask that the codes of the operator's output hold these values too; the graph is then quantized again with the wider
-        range.
+        """Ask that the tensor's codes hold these values too; the graph is then quantized again with the wider range.
+
+        A later request for the tensor replaces an earlier one.
         """
         ...
 

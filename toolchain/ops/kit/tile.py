@@ -85,6 +85,7 @@ def find_padded_edges(begin: tuple[int, int], box: Box, shape: Sequence[int]) ->
 class Tiling:
     """The sizes of a layer's tiles: output rows, columns and channels, and reduction channels (`inner`).
 
+    `inner` is 0 where a layer has no reduction over channels, as a pool.
     `rows_outer`: the loops over rows stand outside that over channels, so inputs stay; False: weights stay. Without weights
     it means nothing.
     `taps`: kernel rows of one instruction, 0 for as many as the machine's limits allow.
@@ -166,6 +167,7 @@ class FillBox:
 
 
 def ceil_div(a: int, b: int) -> int:
+    """Return a / b rounded up, for b > 0."""
     return -(-a // b)
 
 

@@ -1,4 +1,8 @@
-"""Define one step of each recurrent cell: how it changes the states of a layer. `CELLS` has them by ONNX operator."""
+"""Define one step of each recurrent cell: how it changes the states of a layer. `CELLS` has them by ONNX operator.
+
+A state is the name of a tensor or, at the first step, maybe a constant. A step takes a tuple of states and returns the new
+one, in which the layer's output comes first. F, G and H are the activations of the layer, in ONNX's order.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,9 @@ class Cell:
 def lstm(of: Direction) -> Step:
     """Return the step of an LSTM.
 
-    The gates are i, o, f = F(x W + h R + P c + b).
-    The states are c' = f c + i G(x W + h R + b) and h' = o H(c').
+    The gates i and f are F(x W + h R + P c + b).
+    The gate o is F(x W + h R + P c' + b).
+    The states are h' = o H(c') and c' = f c + i G(x W + h R + b). With input_forget, f = 1 - i.
     """
     coupled = bool(of.steps.node.op.attributes.get("input_forget"))
     together = ("iof",) if of.peepholes is None and not coupled else ("i", "o") if coupled else ("i", "o", "f")
