@@ -119,6 +119,11 @@ MAP = [
         '"w" is [4]; its input [1, 3, 8, 8] takes [3]',
     ),
     (
+        "float[8] w",
+        "k = int64[2] {8,24} r = Reshape(x, k) t = Transpose(r) y = InstanceNormalization(t, w, w)",
+        "its input [24, 8] has no dimension behind the channels to normalize over",
+    ),
+    (
         "float[2,1,3,8,8] w",
         "y = PRelu(x, w)",
         'its slope "w" [2, 1, 3, 8, 8] does not broadcast to its input [1, 3, 8, 8]\n'

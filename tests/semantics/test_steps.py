@@ -21,6 +21,7 @@ from tests.semantics.judge import get_reported_codes, sqnr_db, without_room
 from tests.semantics.machines import int16_machine
 from tests.support.decompose_cases import (
     GROUP,
+    GROUP_OF_ROWS,
     INSTANCE,
     LOG_SOFTMAX,
     NORM,
@@ -146,6 +147,7 @@ def make_step_network(graph: str, machine: Machine, folder: Path) -> StepNetwork
         (ROOT_MEAN_SQUARE, None, (32, 79)),
         (INSTANCE, None, (36, 83)),
         (GROUP, None, (36, 83)),
+        (GROUP_OF_ROWS, None, (30, 75)),
         (QUOTIENT, None, (28, 69)),
     ],
     ids=[
@@ -156,6 +158,7 @@ def make_step_network(graph: str, machine: Machine, folder: Path) -> StepNetwork
         "RMSNormalization",
         "InstanceNormalization",
         "GroupNormalization",
+        "GroupNormalization of rows",
         "Div",
     ],
 )

@@ -25,6 +25,7 @@ QUOTIENT = "g (float[1,16,24] x, float[1,16,1] z) => (float[1,16,24] y) { d = Si
 LOG_SOFTMAX = SOFTMAX.replace("Softmax", "LogSoftmax")
 INSTANCE = "g (float[1,6,8,9] x) => (float[1,6,8,9] y) <float[6] w, float[6] b> { y = InstanceNormalization(x, w, b) }"
 GROUP = INSTANCE.replace("InstanceNormalization", "GroupNormalization<num_groups = 2>")
+GROUP_OF_ROWS = GROUP.replace("[1,6,8,9]", "[1,24]").replace("[6]", "[24]")
 ROOT_MEAN_SQUARE = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w> { y = RMSNormalization(x, w) }"
 
 

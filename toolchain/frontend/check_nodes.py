@@ -357,8 +357,10 @@ def layer_norm(facts: NodeFacts) -> Faults:
 
 
 def instance_norm(facts: NodeFacts) -> Faults:
-    """Yield a fault for a scale or bias of another shape than [channels]."""
+    """Yield a fault for a scale or bias of another shape than [channels], and for an input of less than three dimensions."""
     channels = facts.shape(0)[1:2]
+    if len(facts.shape(0)) < 3:
+        yield facts.refuse(f"its input {list(facts.shape(0))} has no dimension behind the channels to normalize over")
     for index in (1, 2):
         if facts.shape(index) != channels:
             name, parameter_shape, x = facts.node.inputs[index], list(facts.shape(index)), list(facts.shape(0))

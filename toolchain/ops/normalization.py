@@ -53,7 +53,8 @@ def group_normalization(steps: DecompositionBuilder) -> None:
     of_group = np.kron(np.eye(groups), np.full((c // groups, c // groups), groups / c)).astype(np.float32)
 
     def mean(what: str, of: str) -> str:
-        by_channel = steps.add("ReduceMean", of, tuple(range(2, 2 + len(space))), what=f"{what} of channels")
+        axes = tuple(range(2, 2 + len(space)))
+        by_channel = steps.add("ReduceMean", of, axes, what=f"{what} of channels") if axes else of
         rows = steps.add("Reshape", by_channel, (n, c), what=f"{what} of channels, as rows")
         group_means = steps.add("Gemm", rows, of_group, what=f"{what} as rows", transB=1)
         return steps.add("Reshape", group_means, (n, c, *(1 for _ in space)), what=what)
