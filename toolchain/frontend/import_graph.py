@@ -88,8 +88,8 @@ class ImportedGraph:
 def import_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> ImportedGraph:
     """Import a model whose inputs have these static types. Inputs without an entry must be initializers.
 
-    Raise CompileError on type errors, cycles, undefined tensors, shapes that depend on data, and constants that hold NaN.
-    One message lists the faults of all nodes. Cycles, undefined tensors, NaN, and outputs of another type than declared are
+    Raise CompileError on type errors, cycles, undefined tensors, shapes that depend on data, and NaN in a constant of the
+    file. One message lists the faults of all nodes. Cycles, undefined tensors, NaN, and outputs of another type than declared are
     reported alone.
     """
     walk = ImportState(opset_of(proto), dict(inputs))

@@ -60,8 +60,9 @@ class Rewriter:
         return np.dtype(self.types[name].dtype).kind == "f" if self.types[name].dtype.startswith("float") else False
 
     def only_user(self, name: str, op_types: Iterable[str]) -> OnnxNode | None:
-        """Return the producer of `name` where it is one of these standard operators and only one input reads that output;
-        else None.
+        """Return the producer of `name` where it is one of these standard operators and only one input reads that output.
+
+        None otherwise, also where `name` is an output of the graph.
         """
         node = self.producers.get(name)
         if node is None or node.op.domain or node.op.op_type not in op_types:

@@ -23,7 +23,7 @@ def identity(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def dropout(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Remove a Dropout. Raise NodeFault where it trains, or its mask is used."""
+    """Remove a Dropout. Raise NodeFault where it trains, or may as its flag is computed, or its mask is used."""
     if operand(n, 2) and scope.constants.get(operand(n, 2), np.True_).any():
         raise refuse_node(n, "is in training mode", "export the model for inference (eval mode)")
     if any(n.outputs[1:]):
@@ -61,7 +61,10 @@ def tile(chain: NodeChain) -> None:
 
 
 def to_reshape(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite Flatten, Squeeze, Unsqueeze and Reshape as a Reshape to the static shape; merge it with a Reshape before."""
+    """Rewrite Flatten, Squeeze, Unsqueeze and Reshape as a Reshape to the static shape; merge it with a Reshape before.
+
+    One that changes no shape is removed. One without elements stays.
+    """
     shape = scope.shape(n.outputs[0])
     if 0 in shape:
         return None
@@ -99,6 +102,7 @@ def transpose(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def is_sorted(values: Sequence[int]) -> bool:
+    """Return whether no value is below the one before it."""
     return list(values) == sorted(values)
 
 
@@ -137,7 +141,10 @@ def concat(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def concat_constant(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite a Concat of one computed part and constants as a Pad by zeros and an Add of the constants, as of a class token."""
+    """Rewrite a Concat of one computed part and constants as a Pad by zeros and an Add of the constants, as of a class token.
+
+    Only floats are so rewritten.
+    """
     computed = [i for i, name in enumerate(n.inputs) if name not in scope.constants]
     if len(computed) != 1 or len(n.inputs) == 1 or not scope.is_float(n.inputs[0]):
         return None
@@ -177,7 +184,10 @@ def crop(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 
 
 def pad_by_copies(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
-    """Rewrite a short Pad by the edge or by reflection as a Concat of single rows and the tensor, axis by axis."""
+    """Rewrite a Pad by the edge or by reflection as a Concat of single rows and the tensor, axis by axis.
+
+    It stays where an axis gets MAX_PARTS elements or more, or some side more than the tensor has to copy.
+    """
     mode, pads = n.op.attributes["mode"], scope.constants.get(n.inputs[1])
     if mode not in ("edge", "reflect") or pads is None or operand(n, 3) or not scope.is_float(n.inputs[0]):
         return None
