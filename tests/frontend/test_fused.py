@@ -81,6 +81,20 @@ def test_spelling(tmp_path: Path, proto: onnx.ModelProto, expected: str | None) 
     assert {source for node in loaded.graph.nodes for source in node.sources} == {"n"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs", "domain"),
+    [
+        ("SkipLayerNormalization", "x z g", "com.microsoft"),
+        ("SkipSimplifiedLayerNormalization", "x z g", "com.microsoft"),
+        ("SimplifiedLayerNormalization", "x g", ""),
+    ],
+)
+def test_the_default_epsilon_shows_in_small_values(kind: str, inputs: str, domain: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    feeds = {n: rng.normal(0, 1e-3, ROWS[n]).astype(np.float32) for n in inputs.split() if n in ROWS}
+    check_same(save(model(kind, inputs, ROWS, domain=domain), tmp_path), feeds=feeds)
+
+
 @pytest.mark.parametrize("points", ["middle", "between"])
 def test_weights_in_blocks_of_half_precision(points: str, tmp_path: Path) -> None:
     """Check that dequantized weights have the type of what they are multiplied with.

@@ -53,7 +53,7 @@ def _skip_norm(w: ExpansionBuilder) -> None:
 def _skip_rms(w: ExpansionBuilder) -> None:
     """Expand SkipSimplifiedLayerNormalization. Inputs are input, skip, gamma, bias; the sum is the fourth output."""
     _only(w, 3, "its mean or deviation is used")
-    _rms(w, _add_inputs(w, 3), w.node.inputs[2], w.attribute("epsilon", 1e-5))
+    _rms(w, _add_inputs(w, 3), w.node.inputs[2], w.attribute("epsilon", 1e-12))
 
 
 def _expand_simplified_norm(w: ExpansionBuilder) -> None:
