@@ -97,7 +97,7 @@ def machine_faults(entry: Entry, numerics: Numerics) -> list[tuple[str, str]]:
         faults.append(("scale", f"{entry.scale!r} is below the smallest, 2^-40 ({SMALLEST_SCALE:.2g}); {_OTHER_SCALE}"))
     elif entry.scale * (high - low) > _LARGEST:
         faults.append(("scale", f"{entry.scale!r} spreads the codes beyond float32; {_OTHER_SCALE}"))
-    if numerics.scale.kind == "pow2" and not _is_power_of_two(entry.scale):
+    elif numerics.scale.kind == "pow2" and not _is_power_of_two(entry.scale):
         below, above = _neighbours(entry.scale)
         faults.append(
             ("scale", f"{entry.scale!r} is no power of two, and the machine has no others (numerics.scale.kind); "

@@ -145,6 +145,13 @@ FAULTS = [
             "use 0, or give low and high",
         ],
     ),
+    (
+        "version: 1\ntensors:\n  x: {scale: 1.5e+308, zero_point: 0}\n  y: {scale: 3e-30, zero_point: 0}\n",
+        [
+            "{p}:3: tensors.x.scale: 1.5e+308 spreads the codes beyond float32; give one that fits the data, or low and high",
+            "{p}:4: tensors.y.scale: 3e-30 is below the smallest, 2^-40 (9.1e-13); give one that fits the data, or low and high",
+        ],
+    ),
 ]
 
 
