@@ -130,6 +130,12 @@ def test_scores_of_what_is_not_there_are_no_parts() -> None:
     assert not line[0].poor and "no score in it passes 0.25" in line[1]
 
 
+def test_a_name_that_its_kind_contains_is_counted_behind_the_name() -> None:
+    steps = [FidelityPart(n, 3.0, 0.999, 1.0, 0.0, tensor=n, outputs=("t",), steps_of="t") for n in ("t", "t2")]
+    ((_, sentence),) = output_lines(judge_parts(steps, [], (), ()))
+    assert sentence == "output t, and 1 more such step: SQNR 3.0 dB against float"
+
+
 def test_rows_of_one_size_are_one_part() -> None:
     rng, sums = np.random.default_rng(0), PartSums()
     for _ in range(8):

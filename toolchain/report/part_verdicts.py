@@ -50,15 +50,18 @@ class PartVerdict:
         """Return whether this is a warning: the part is poor, or an index hides. Else it is a note."""
         return self.poor or self.hides
 
-    def describe(self) -> str:
-        """Return kind, name and the figures that are low, as the beginning of a sentence."""
+    def describe(self, steps: int = 1) -> str:
+        """Return kind, name and the figures that are low, as the beginning of a sentence.
+
+        `steps`: number of parts in whose place it stands, itself included, as steps of one sequence.
+        """
         part, figures = self.part, [f"SQNR {_level(self.part.sqnr_db)} dB"]
         figures += [f"cosine {part.cosine:.4f}"] if part.cosine < POOR_COSINE else []
         if part.judged_db < min(part.sqnr_db, LOW_DB):
             figures.append(f"{_level(part.judged_db)} dB of what varies")
         if part.worst_sample_db < min(part.sqnr_db, POOR_SQNR_DB) or part.worst_sample_db < LOW_DB <= part.judged_db:
             figures.append(f"{_level(part.worst_sample_db)} dB in the worst sample")
-        return f"{self.kind} {part.name}: {', '.join(figures)} against float"
+        return f"{self.kind} {part.name}{and_more(steps)}: {', '.join(figures)} against float"
 
 
 def judge_parts(
@@ -169,11 +172,10 @@ def output_lines(verdicts: Sequence[PartVerdict]) -> Iterator[tuple[PartVerdict,
 def _sentence(worst: PartVerdict, verdicts: Sequence[PartVerdict]) -> str:
     groups = group_rows(verdicts, lambda v: v.part.steps_of)
     mine = next(group for group in groups if worst in group)
-    named = worst.describe().replace(worst.part.name, worst.part.name + and_more(len(mine)), 1)
     others = [min(group, key=lambda v: v.part.judged_db).part for group in groups if group is not mine]
     more = "; so are " + ", ".join(f"{p.name} ({_level(p.judged_db)} dB)" for p in others[:3]) if others else ""
     more += f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return named + (f": {worst.why}" if worst.why else "") + more
+    return worst.describe(len(mine)) + (f": {worst.why}" if worst.why else "") + more
 
 
 def _level(decibels: float) -> str:
