@@ -20,7 +20,9 @@ _PICTURE = 4  # dimensions
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """A coarse image of one input: the input's elements, in their order, are cut into m cells of equal length, at most CELLS.
+    """A coarse image of one input, whose elements in row-major order are cut into m cells of about equal length.
+
+    CELLS is the largest m; an input of fewer elements has a cell for each.
 
     `means`, `spreads`: mean and standard deviation of each cell, float64[m].
     `is_picture`: the input has four dimensions or more, so that neighbouring values are alike.
@@ -36,7 +38,7 @@ class SampleTraits:
     """Traits of a sample; `peaks`, `sizes` and `looks` have one entry for each input, by sorted input name.
 
     `peaks`: largest magnitude.
-    `sizes`: root mean square.
+    `sizes`: root mean square; 0 for an input without elements, as its peak is.
     `digest`: a hash of the bytes of all inputs.
     """
 

@@ -35,7 +35,7 @@ class Operator:
 
     A field has a type of int, float, str, tuple[int, ...] or tuple[float, ...]; without a default the attribute is required.
     The parameters of `compute` are the inputs; those with a default may be absent. The methods `infer` and `steps` take the
-    same ones.
+    same ones. Every operator defines all three methods, also one with a rule in `Plugin.rules`.
     """
 
     DOMAIN: ClassVar[str]
@@ -82,7 +82,8 @@ class Plugin:
     `rules`: by operator, the `toolchain.ops.kit.rule.Rule` that makes operators of the chip of it, where it has its own tiles.
     `values`: by machine operation of the file, the function that computes it on the simulator.
     `draws`: by machine operation of the file, its instruction cases, as `toolchain.vectors.draws` has them.
-    `rates`: by function of a vector engine, the rate on the machines on which `--check-plugin` tries it.
+    `rates`: by function of a vector engine, its entry in `functions` (`lanes`, `startup`), which `--check-plugin` adds to the
+    machines that it tries.
     """
 
     name: str
@@ -180,7 +181,7 @@ def find_rule(domain: str, op_type: str) -> Any:
 
 
 def attribute_defaults(operator: type[Operator]) -> dict[str, Any]:
-    """Return the default of each attribute; MISSING of one that is required."""
+    """Return the default of each attribute by its name; `dataclasses.MISSING` for one that is required."""
     return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(operator)}  # type: ignore[arg-type]
 
 

@@ -163,9 +163,10 @@ def _layer_of(p: LayerParameters) -> dict[str, Any]:
 def repair_of(section: RepairSection, path: Path) -> Repair:
     """Return the repair that a section describes.
 
-    `path`: the parameters file.
+    `path`: the parameters file, beside which the array file lies. It is read only where the section has layers.
 
-    Raise CompileError where the array file is absent, or not the one that was written with it.
+    Raise CompileError where the array file is absent or not the one that was written with it. Its sizes must be those of the
+    section.
     """
     layers = _layers(section, path) if section.layers else {}
     offsets = {n: Offset(tuple(o.operands), o.output) for n, o in section.offsets.items()}

@@ -35,7 +35,8 @@ def bind_values(
     """Return the values of inputs that the user binds, and make these inputs initializers of `graph`, in place.
 
     `values`: by input, one number for all elements, or as many as it has elements, as text.
-    `shapes`: of inputs, as `--shape` gives them.
+    `shapes`: of inputs, as `--shape` gives them; other inputs have their declared shape. Where that is one symbolic dimension,
+    it is the count of numbers; one number for an input without a shape is a scalar.
     Raise CompileError with every fault: no such input, a shape that is not known, numbers that are not of its type.
     """
     initializers = {i.name for i in graph.initializer}
@@ -131,6 +132,7 @@ class BoundByData:
 def import_bound_by_data(proto: onnx.ModelProto, bound: BoundInputs, data: ModelData | None) -> BoundByData:
     """Import the graph. Where it is not static, bind the fewest inputs that make it so to the values that all samples hold.
 
+    Only inputs of at most one dimension and 4096 elements are tried, the first 16 of them. `data` None: none are bound.
     The bound inputs become initializers of `proto`, in place; none are bound where the graph is static as it is.
     Raise CompileError as `import_graph` does. The message says which input would help if its samples did not differ.
     Raise CompileError too where samples of `data.judge` hold other values.

@@ -38,8 +38,8 @@ _LINE_WIDTH = 120
 def disassemble(program: bytes, isa: Isa, layers: Sequence[int] = (), names: Sequence[str] = ()) -> str:
     """Return the listing of a program.
 
-    `layers`: layer of each operation, -1 for none. `names`: of the layers, for comments. Raise ProgramError for a word
-    that the table does not allow.
+    `layers`: number of the layer of each operation, -1 for none; operations beyond its end have none.
+    `names`: name of each layer by its number, for comments. Raise ProgramError for a word that the table does not allow.
     """
     shown = _Layers(layers, names)
     lines = (

@@ -65,7 +65,8 @@ def dense_bytes(
 ) -> IntOrColumn:
     """Return the bytes of a convolution's weights [outputs, inner], with the scales and minima of their groups.
 
-    The weights have the type with that number. With weight tiles, all tiles are whole, and weights have no groups.
+    `number`: of the weights' type in `chip.weight_types`. `group`, `groups`: as in `group_bytes`.
+    Without weight tiles each output channel begins at a byte. With weight tiles, all tiles are whole, and weights have no groups.
     """
     if chip.layout.weight_tile is None:
         return outputs * (weight_bytes(inner, number, chip) + group_bytes(inner, group, groups))

@@ -50,7 +50,10 @@ class CodeOperand:
 
 @dataclass
 class CodeSteps:
-    """A builder of the integer nodes that one node of the chip becomes; the last of `new_nodes` makes its output."""
+    """A builder of the integer nodes that one node of the chip becomes; the last of `new_nodes` makes its output.
+
+    Each method that adds a node takes its result's qparams and type from the operand `y`, whose name and shape do not count.
+    """
 
     node: Node
     scope: QuantContext

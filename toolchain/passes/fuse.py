@@ -1,6 +1,7 @@
 """Fuse operators into the one before them, where one node alone reads its result.
 
-Clamps are fused on the float graph, before quantization. On the integer graph, changes of scale are fused into any producer.
+Clamps are fused on the float graph, before quantization. On the integer graph, any producer takes over a multiple: a Reshape that
+keeps shape and codes and gives the codes another scale.
 Tables and residual sums are fused into convolutions alone, where the machine can apply them as the sums leave the array.
 """
 
@@ -24,7 +25,7 @@ from toolchain.ops.unary import Unary
 
 def fuse_clamps(graph: Graph, has_two_scales: Callable[[str, str], bool] = lambda x, y: False) -> Graph:
     """Return the float graph with each Relu and Clip behind a convolution, sum, product or average as bounds of that
-    operator.
+    operator. The clamp must be its only reader.
 
     `has_two_scales`: takes a clamp's input and output; True keeps them two tensors, each rounded to a scale of its own.
     """
@@ -56,7 +57,11 @@ def can_clamp(op: Operator) -> TypeGuard[FloatOp]:
 
 
 def fuse_scales(graph: Graph) -> Graph:
-    """Return the integer graph without Reshapes to the same shape that only change the scale: their producer makes that scale."""
+    """Return the integer graph without Reshapes to the same shape whose codes get another scale or zero point.
+
+    The producer makes the output itself, with the same parameters. A producer on the host, a tensor with other readers and a
+    state stay as they are.
+    """
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
     removed_nodes: set[str] = set()
@@ -79,7 +84,8 @@ def fuse_scales(graph: Graph) -> Graph:
 
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:
-    """Return the integer graph with each Lookup behind a convolution fused into it, where `engines.mac.post` has table."""
+    """Return the integer graph with each Lookup behind a convolution fused into it, where `engines.mac.post` has table and
+    the Lookup is the only reader."""
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
     removed_nodes: set[str] = set()
@@ -100,7 +106,9 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
 def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
     """Return the integer graph with sums of a convolution and a tensor of the same shape fused into the convolution.
 
-    It needs add in `engines.mac.post`, a single group, and an output of four dimensions.
+    It needs add in `engines.mac.post`, a single group, an output of four dimensions of the sum's type, and no other reader of the
+    convolution. Of two convolutions the later one takes the sum. The addend becomes the convolution's last input, and must be
+    computed: constants stay sums.
     """
     producers, consumers = graph.producers(), graph.consumers()
     position = {n.name: i for i, n in enumerate(graph.nodes)}

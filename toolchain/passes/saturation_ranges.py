@@ -35,8 +35,8 @@ _ROUNDS = 8  # functions in a row through which ends are followed; two without m
 class SaturationRange:
     """The values of a tensor beyond which its readers saturate.
 
-    Values down from `low` to `least`, and up from `high` to `most`, are as good as `low` and `high`; infinite ends have no
-    limit.
+    Values down from `low` to `least`, and up from `high` to `most`, are as good as `low` and `high`. An infinite `low` or
+    `high`: nothing saturates at that end. An infinite `least` or `most`: saturation has no end there.
     """
 
     low: float
@@ -55,7 +55,7 @@ class SaturationRange:
 def get_calibrated_ranges(graph: Graph, ranges: Mapping[str, Range | Quant]) -> dict[str, Range]:
     """Return the calibrated ranges by chip tensor, without tensors whose scale is given.
 
-    `ranges`: by the model's tensor.
+    `ranges`: by the model's tensor; a Quant is a given scale and zero point.
     """
     return {n: r for n, (model_tensor, _) in graph.origins.items() if isinstance(r := ranges.get(model_tensor), Range)}
 
@@ -64,7 +64,7 @@ def find_effective_ranges(
     graph: Graph, calibrated_ranges: Mapping[str, Range], quants: Mapping[str, Quant], types: Mapping[str, CodeType]
 ) -> dict[str, Range]:
     """Return the effective range of each tensor of 8 bits or fewer whose readers do not tell its whole calibrated range
-    apart.
+    apart. Other tensors are left out.
 
     What the host reads, what is given out, and a Concat need it all; a Concat's operands are judged each by itself.
     `graph`: of float operators.
@@ -127,10 +127,11 @@ def narrow_ranges(
 
 
 def find_saturation_ranges(graph: Graph, integer: Graph, ranges: Mapping[str, Range | Quant]) -> dict[str, SaturationRange]:
-    """Return the saturation range of each tensor that has one.
+    """Return the saturation range of each chip tensor that has one, in real values; others are left out.
 
     `graph`: of float operators.
-    `integer`: what was made of `graph` with `ranges`, which are by the model's tensor.
+    `integer`: the integer graph made of `graph` with `ranges`.
+    `ranges`: by the model's tensor, its calibrated range, or its qparams where they are given.
     """
     calibrated_ranges = get_calibrated_ranges(graph, ranges)
     quants = {name: kind.quant for name, kind in integer.types.items() if kind.quant is not None}

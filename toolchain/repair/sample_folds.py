@@ -2,6 +2,8 @@
 
 Near-copies of one sample go to one side, so that nothing is judged on what it was fitted to. Repair (`deal_folds`) and the
 judging of a build deal in this way. A `Fold` is a part of the samples that can be read again.
+
+Where a network keeps states from sample to sample, STRETCH neighbours of a sequence are dealt together.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Fold:
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Fold:
-        """Return all of these samples as a fold; a fold itself comes back as it is."""
+        """Return all of these samples as a fold; a fold itself comes back as it is. They must be iterable again: no generator."""
         if isinstance(samples, Fold):
             return samples
         return cls(lambda: iter(samples), get_sample_count(samples), bool(getattr(samples, "random", False)))
@@ -120,9 +122,10 @@ def hold_out(
 
     All are ordered by magnitude and cut into as many strata as are to be held out. The middle of each is held out, never the
     largest of all. Near-copies go together where there are at least four groups of them. The order of the samples changes
-    nothing, but for stretches, and for data beyond KEPT_BYTES, whose folds are in the order of the data.
+    nothing, but for stretches, and for data beyond KEPT_BYTES, whose folds are in the order of the data. With stretches, all
+    folds are in the order given. `held` is NONE or empty where nothing can be held out, as of a single sample.
 
-    `count`: returns how many of so many samples to hold out; at most half are.
+    `count`: returns how many of so many samples to hold out; half of all at most, but whole groups may make it somewhat more.
     `stretch`: so many neighbours are dealt together, as steps of a sequence are.
     `least_seen`: samples that are left to fit on however near-copies are dealt; None: half.
     """
@@ -183,7 +186,7 @@ def join_folds(fit_samples: Iterable[Sample], held_out: Iterable[Sample]) -> Fol
 
 
 def spread_over(samples: Iterable[Sample], most: int) -> Fold:
-    """Return at most `most` samples at equal distances, or the first ones where their number is not known."""
+    """Return at most `most` samples (1 or more) at equal distances, or the first ones where their number is not known."""
     count = samples.count if isinstance(samples, Fold) else len(samples) if isinstance(samples, list) else None
     if count is None:
         return Fold(lambda: islice(samples, most), None)

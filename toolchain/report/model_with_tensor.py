@@ -22,7 +22,8 @@ class ModelWithTensor:
 
     `model`: the canonical float model, which stays as it is.
     `tensor`: the model tensor that becomes an input.
-    `ends`: tensors that are clipped, as codes clip them, with their least and their largest value.
+    `ends`: float32 tensors that are clipped, as codes clip them, with their least and their largest value. The model's inputs
+    are not clipped.
     """
 
     model: NormalModel
@@ -55,7 +56,7 @@ def _clip_tensors(graph: OnnxGraph, ends: Mapping[str, tuple[float, float]]) -> 
 
 
 def list_ends(graph: OnnxGraph) -> list[str]:
-    """Return the float tensors whose values the outputs hold, in front of nodes that only move data.
+    """Return the float tensors whose values the outputs hold, in front of nodes that only move data, in the outputs' order.
 
     A Concat gives each of its operands, so that a small part cannot hide behind a larger one. Constants are left out.
     """

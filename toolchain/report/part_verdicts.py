@@ -1,7 +1,11 @@
 """Judge the parts of each output: which are POOR, and which are far from float where that may not matter, with what was seen.
 
 The module report.accuracy calls `judge_parts` on the figures of report.fidelity, and `output_lines` for the sentences to print.
-The thresholds are the constants of this module; levels are in dB of SQNR.
+A part is far from float below POOR_SQNR_DB (in all samples or the worst one) or below POOR_COSINE. Levels are in dB of SQNR.
+
+Constants: a slice below POOR_SQNR_DB is poor only where its rms is LOST_SIZE times smaller than the largest beside it. An index
+is hidden where it is below HIDDEN_DB, HIDDEN_BELOW_DB below its output, and has HIDDEN_VALUES values. Of an axis whose indices
+are all low, the worst is named only UNLIKE_DB below its output. A sample below LOST_SAMPLE_DB makes a part poor.
 """
 
 from __future__ import annotations

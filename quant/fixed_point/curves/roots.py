@@ -34,8 +34,8 @@ def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
 def sqrt_quantized(x: Array, input_zero_point: int, r: Requant, fraction_bits: int, dtype: DTypeLike) -> Array:
     """Return requantize(floor(sqrt((x - z) << 2 fraction_bits)), r) as dtype[...], for x: int8 or int16[...].
 
-    Codes below z count as z.
-    `r`: scales by sqrt(S) / (2**fraction_bits S_o).
+    z is `input_zero_point`; codes below it count as z.
+    `r`: scales by sqrt(S) / (2**fraction_bits S_o), of the scales of input and output, and adds the output's zero point.
 
     Error: half a step plus one unit of the root (docs/nonlinear.md).
     """
@@ -44,7 +44,9 @@ def sqrt_quantized(x: Array, input_zero_point: int, r: Requant, fraction_bits: i
 
 
 def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: float, output_zero_point: int) -> Array:
-    """Return 1 / sqrt as int8[...] for x: int8[...]; codes at or below the zero point give 127.
+    """Return the code of 1 / sqrt(the real input) as int8[...], saturated, for x: int8[...].
+
+    Codes at or below the input's zero point give 127. Raise FixedPointError where x has another type.
 
     Error: at most 1 step (see docs/nonlinear.md). Source: TFLite RSQRT, int8 (TFLite refuses x < z).
     """
@@ -64,7 +66,7 @@ def divide(a: Array, b: Array, rounding: Rounding) -> Array:
 
     `rounding`: FLOOR, TRUNCATE (C), HALF_AWAY, HALF_EVEN or SINGLE_HALF_UP; FixedPointError for others.
 
-    A divisor of 0 gives 2**31 - 1 with the sign of a; 0 / 0 = 0.
+    A divisor of 0 gives 2**31 - 1 with the sign of a; 0 / 0 = 0. The caller keeps the limits: nothing checks them.
     """
     a, b = np.asarray(a, np.int64), np.asarray(b, np.int64)
     zero = b == 0
@@ -98,7 +100,9 @@ def divide_quantized(
 ) -> Array:
     """Return requantize(divide((a - z_a) << fraction_bits, b - z_b), r) as dtype[...], for a, b: int8 or int16[...], broadcast.
 
-    `r` scales by S_a / (S_b S_o 2**fraction_bits), and rounds a second time. A divisor b = z_b saturates.
+    `zero_points`: z_a and z_b.
+    `r` scales by S_a / (S_b S_o 2**fraction_bits), and rounds a second time.
+    A divisor b = z_b counts as in `divide`: `r` gets 2**31 - 1 with the numerator's sign, or 0 for 0 / 0.
     """
     numerator = (a.astype(np.int64) - zero_points[0]) << fraction_bits
     return requantize(divide(numerator, b.astype(np.int64) - zero_points[1], rounding), r, dtype)

@@ -1,7 +1,8 @@
 """Define the operations that the front end carries out, which never reach a queue: repeats, blocks, base registers.
 
 Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
-bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it. `find_required_key`
+returns the machine file's key because of which programs use the operation, None where they do not. `queue` is always None.
 """
 
 from __future__ import annotations

@@ -141,7 +141,10 @@ class Decider:
         self._lists: dict[tuple[str, bool], Problem[list[int]]] = {}
 
     def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
-        """Return whether one strategy finds a plan with peak <= target_bytes, or proves that there is none, in so many nodes."""
+        """Return whether one strategy finds a plan with peak <= target_bytes, or proves that there is none, in so many nodes.
+
+        The verdict's bases are in the order of the allocations. The peak is the highest end of an allocation, in bytes from 0.
+        """
         ranked, problem = self._problem(strategy)
         state = build_work(problem)
         for i, n in enumerate(ranked):
