@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import pytest
 
+from quant.fixed_point.core.codes import CodeType
 from tests.support.unsigned_machines import make_unsigned
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, list_shipped_names, load_chip, read_source
@@ -223,3 +224,13 @@ def test_every_verilog_struct_has_the_width_of_its_word(name):
         assert isinstance(machine.isa.table, RegisterTable)
         part = machine.isa.table.write.value[0] + 1
         assert widths[f"{register.lower()}_register_t"] == part * entry.words
+
+
+def test_a_copy_holds_no_values_that_follow_from_other_fields() -> None:
+    chip = load_machine("transformer64").chip
+    keys = chip.numerics_keys.model_copy(update={"more_weights": ()})
+    one_type = chip.model_copy(update={"numerics_keys": keys})
+    assert one_type.weights_for(CodeType.INT16) == chip.weight_types[:1]
+    assert one_type.model_copy(update={"numerics_keys": chip.numerics_keys}).weights_for(CodeType.INT16) == chip.weight_types
+    timing = chip.array.timing.model_copy(update={"input_edge_bytes": chip.array.edge_bytes[0] + 1})
+    assert chip.array.model_copy(update={"timing": timing}).edge_bytes[0] == chip.array.edge_bytes[0] + 1

@@ -108,24 +108,6 @@ class Chip(Section):
     energy: Energy | None = None
     host: Host = Host()
 
-    def __copy__(self) -> Self:
-        """Copy the chip without cached values, which follow from fields that the copy may change."""
-        copied = super().__copy__()
-        for name in (
-            "spaces",
-            "banked",
-            "units",
-            "_by_kind",
-            "_workers",
-            "staging",
-            "channels",
-            "numerics",
-            "code_types",
-            "weight_types",
-        ):
-            vars(copied).pop(name, None)
-        return copied
-
     def with_sram(self, size_bytes: int) -> Self:
         """Return the same machine with an SRAM of another size."""
         sram = self.memories["sram"].model_copy(update={"size": size_bytes})

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
@@ -31,6 +32,14 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True, defer_build=True
     )
+
+    def __copy__(self) -> Self:
+        """Copy the section without the values of cached properties: they follow from fields that the copy may change."""
+        copied = super().__copy__()
+        for members in map(vars, type(self).__mro__):
+            for name in (n for n, member in members.items() if isinstance(member, cached_property)):
+                vars(copied).pop(name, None)
+        return copied
 
 
 def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
