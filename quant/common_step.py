@@ -29,7 +29,7 @@ ObserverSink = TypeVar("ObserverSink", bound=Sink)
 
 
 class InputSink(Generic[ObserverSink]):
-    """A sink that passes the values of a network's input to an observer and finds their step."""
+    """A sink that passes the values of a network's input to `observer` and finds their step."""
 
     def __init__(self, observer: ObserverSink) -> None:
         self.observer = observer

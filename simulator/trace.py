@@ -37,7 +37,7 @@ def chrome_trace(
 
     `ops`: as dispatched, one for each time of the run; otherwise InternalError.
     `labels`: a name of each operation, such as its layer; None: the operation's kind.
-    `causes`: cycle breakdown of the run (None: `attribute_cycles` computes it).
+    `causes`: cycle breakdown of the run (None: `attribute_cycles` computes it, and without one the trace has no gaps).
     """
     if len(run.start) != len(ops):
         raise InternalError(f"a trace of {len(ops)} operations needs a simulation with timing=True, has {len(run.start)} times")

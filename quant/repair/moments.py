@@ -23,7 +23,7 @@ _COPIED_BYTES = 16 << 20  # of rows at once
 class ConvolutionWindow:
     """The window of a convolution over [n, h, w, c]; at each output place it reads kh kw (c / groups) values for each group.
 
-    `kernel`, `strides`, `dilations`: (height, width).
+    `kernel`, `strides`, `dilations`: (height, width). `pads`: (top, left, bottom, right). `groups`: of input channels.
     """
 
     kernel: Pair
@@ -35,6 +35,7 @@ class ConvolutionWindow:
     def rows(self, x: Array, most: int, seed: tuple[int, ...], zero: int, out: Array | None = None) -> Array:
         """Return the values that the layer reads at some output places, less `zero`: float32[groups, places, k].
 
+        The last axis counts kernel rows, columns and a group's channels, in this order.
         `x`: codes[n, h, w, c].
         `most`: places that are drawn at most, without repetition, the same for the same seed and shape, in their order.
         `zero`: the zero point, which padding holds too.

@@ -50,7 +50,7 @@ class Port:
         return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
 
     def holds_as(self, other: Port) -> bool:
-        """Return whether the same bytes mean the same in both ports, wherever the ports lie."""
+        """Return whether the same bytes mean the same values of the same model tensor in both ports, wherever the ports lie."""
         return replace(self, tensor="", address=0) == replace(other, tensor="", address=0)
 
 

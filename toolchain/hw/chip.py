@@ -80,7 +80,10 @@ class Host(Section):
     gigamacs_per_second: PositiveFloat = 20.0  # docs/machine.md: onnxruntime on one core of a desktop processor
 
     def price_seconds(self, crossings: int, crossing_bytes: int, macs: float) -> float:
-        """Return the time that the host takes for all of it, one thing after the other."""
+        """Return the seconds that the host takes for all of it, one thing after the other.
+
+        `crossings`: tensors that cross to or from the chip, of `crossing_bytes` in all. `macs`: multiply-accumulates.
+        """
         crossing_seconds = crossings * self.crossing_us / 1e6 + crossing_bytes / (1e9 * self.gigabytes_per_second)
         return crossing_seconds + macs / (1e9 * self.gigamacs_per_second)
 

@@ -31,14 +31,17 @@ from toolchain.machine import MachineOp, Signal, Wait
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One word: an operation with the semaphores that it waits for first and signals last. None: it carries neither."""
+    """One word: an operation with the numbers of the semaphores that it waits for first and signals last; None: no such one."""
 
     op: MachineOp
     wait: int | None = None
     signal: int | None = None
 
     def unfold(self, isa: Isa) -> tuple[MachineOp, ...]:
-        """Return the operations of the word: the wait, the operation, the signal, as far as it carries them."""
+        """Return the operations of the word: the wait, the operation, the signal, as far as it carries them.
+
+        An operation without a queue carries neither.
+        """
         engine = isa.queue_of(self.op)
         if engine is None:
             return (self.op,)

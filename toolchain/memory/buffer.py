@@ -70,8 +70,8 @@ class Buffer:
     `apart_from`: names of buffers with which it shares no bank of `bank_bytes` while both are live.
     `view_of`, `offset_bytes`: it lies exactly `offset_bytes` into that buffer, and both may overlap.
     `in_place_of`: it may take the address of that buffer and overlap it: a right, not a duty.
-    Where either, or a view of one, has a fixed address or a region, `place` uses it only where there is no plan without it.
-    With banks it is not used.
+    Where one of the two, or a view of one, has a fixed address or a region, `place` tries plans without the right first. With
+    banks it is not used.
     """
 
     name: str

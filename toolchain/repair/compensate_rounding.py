@@ -51,10 +51,10 @@ def _of_average(node: Node, op: AveragePool, network: Network, integer: Graph) -
     if padded or rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
         return None
     assert x.quant is not None and y.quant is not None
-    read, input_codes = CodeType(x.dtype), CodeType(y.dtype)
-    low = clamp_codes(op.activation, y.quant, input_codes)[0]
+    input_codes, output_codes = CodeType(x.dtype), CodeType(y.dtype)
+    low = clamp_codes(op.activation, y.quant, output_codes)[0]
     zeros = x.quant.zero_point, y.quant.zero_point
-    return mean_offset(rounding, x.quant.scale / y.quant.scale, *zeros, low, read.limits, input_codes.limits)
+    return mean_offset(rounding, x.quant.scale / y.quant.scale, *zeros, low, input_codes.limits, output_codes.limits)
 
 
 def _of_sum(node: Node, op: Binary, network: Network, integer: Graph) -> Offset | None:

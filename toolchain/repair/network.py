@@ -2,7 +2,8 @@
 
 Calibration, the steps of repair and the placement of nodes at ports work on a `Network`. It is frozen: each change returns a
 new one, selected anew where nodes go to the host. A `Step` of repair is called with a network, a quantization, samples that
-start afresh each time they are iterated, and a progress function.
+start afresh each time they are iterated, and a progress function. A `Progress` gets the step, how much of it is done, and of how
+much; None where that is not known.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Network:
         return replace(network, model=model).host(repaired, BY_REPAIR)
 
     def with_types(self, types: Mapping[str, CodeType]) -> Network:
-        """Return the network with these types of the model's tensors. Those that `types` has already win.
+        """Return the network with these types of the model's tensors. Types that the network has already win.
 
         Operators that are computed in steps get the steps that codes of this type take. Tensors that the model lacks are passed
         over.
@@ -227,8 +228,7 @@ class Network:
         """Return the network with the producers and consumers of a tensor on the host, since codes cannot hold it.
 
         Nodes that make masks which these read go there too. Return None where that was done already, or would move products to
-        the
-        host; then the user must mend the data.
+        the host; then the user must mend the data.
         `what`: a phrase such as `NaN in 2 of 6 elements`.
         """
         adjacent_nodes = {s for n in self.model.graph.nodes if tensor in (*n.inputs, *n.outputs) for s in n.sources or (n.name,)}

@@ -1,6 +1,9 @@
 """Measure what rounding to codes at a port loses of its data, part by part, for the placement of nodes at ports.
 
-A part is one index of the channels or of the last axis. Levels are dB of what varies over noise.
+A part is one index of the channels or of the last axis. Levels are dB of what varies over noise, 200 at most.
+
+Constants in dB: below POOR_DB a part loses by its port's codes, below LOW_DB it may. GAIN_DB is the gain that is worth a change,
+and levels that differ by less than SAME_DB are alike. FEW_SAMPLES show whether a port is poor; MOST_SAMPLES are measured.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ _CLEAN_DB = 200.0  # docs/accuracy.md: of a part without noise
 
 @dataclass(frozen=True)
 class ModelPart:
-    """A part of a float network with other inputs, as a model for `FloatSession`."""
+    """A part of a float network with other inputs, as a model for `FloatSession`.
+
+    `part`: cuts out of the network what computes the second names from the first.
+    """
 
     inputs: Sequence[str]
     part: Callable[[Sequence[str], Sequence[str]], FloatSubmodel]
@@ -61,7 +67,10 @@ def run_float(
 
 
 def round_to_codes(values: np.ndarray, numerics: Numerics) -> np.ndarray:
-    """Return the values rounded to the codes of one scale that covers all of them, as real float32."""
+    """Return the values rounded to the codes of one scale that covers all of them, as real float32.
+
+    The codes are of the machine's default type of activations.
+    """
     codes, quant = find_nearest_codes(values, numerics)
     return ((codes - quant.zero_point) * quant.scale).astype(np.float32)
 

@@ -32,7 +32,11 @@ HoistedBlocks = Mapping[tuple[Hashable, int], HoistedBlock]  # of one layer, by 
 
 @dataclass(frozen=True)
 class HoistedConstants:
-    """A choice of hoisted constants, by the index of a layer that uses them. `ends`: by memory, the byte behind the last."""
+    """A choice of hoisted constants.
+
+    `by_layer`: by the index of a layer that uses some, their places by (key of the block, number of the memory).
+    `ends`: by number of a memory, the byte behind the last that the plan and these blocks use.
+    """
 
     by_layer: Mapping[int, HoistedBlocks] = field(default_factory=dict[int, HoistedBlocks])
     ends: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -70,6 +74,7 @@ class ConstantHoister:
         """Return places for constants of layers outside cascades, above all that the plan has placed.
 
         A block has a place where two layers use it and its memory has room. Layers with prefetches take no part.
+        NOT_HOISTED comes back where no block has a place. The plan stays as it is.
         """
         if not self.shared:
             return NOT_HOISTED

@@ -175,7 +175,7 @@ def fits(need: Room, room: Room) -> bool:
 def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
     """Return the loops of a copy of a box between two places with the same order of dimensions, outermost first.
 
-    Strides are bytes. Channel-blocked maps are copied in whole blocks.
+    Strides are bytes. The largest stride of the target is outermost. Channel-blocked maps are copied in whole blocks.
     """
     loops = [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
     maps = source.maps

@@ -28,8 +28,8 @@ def max_pool(
 ) -> Array:
     """Return the largest element of each window of x: [n, h, w, c], in the same type [n, oh, ow, c].
 
-    `pads`: (top, left, bottom, right).
-    `low`, `high`: clamp of the result; None: no clamp on that side.
+    `pads`: (top, left, bottom, right). A window of padding alone gives the least value of the type.
+    `low`, `high`: clamp of the result, values of x's type; None: no clamp on that side.
 
     ONNX MaxPool; TFLite MAX_POOL_2D; TOSA 1.0 MAX_POOL2D.
     """
@@ -77,7 +77,7 @@ def pool_sum(
     x_zero_point: int = 0,
 ) -> Array:
     """Return the sums of x - x_zero_point over each window of x: [n, h, w, c], as [n, oh, ow, c].
-    The input is int8, uint8, int16 or int32. Sums are int32, and int64 for int32 inputs.
+    The input is int8, uint8, int16 or int32. Sums are int32, and int64 for int32 inputs; larger sums wrap.
 
     Average with a constant divisor: requantize(pool_sum(x), S_in / (S_out kh kw)).
     """
@@ -153,6 +153,7 @@ def average_pool_tosa(
     """Return sum(x - x_zero_point) times `tosa_reciprocal(n)`, half up, in the same type, for x: int8 or int16 [n, h, w, c].
 
     Here n counts the elements without padding. TOSA 1.0 AVG_POOL2D.
+    Raise FixedPointError where a window holds padding alone.
     """
     limits = np.iinfo(x.dtype)
     sums = pool_sum(x, kernel=kernel, strides=strides, pads=pads, x_zero_point=x_zero_point)

@@ -2,6 +2,7 @@
 
 Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
 bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
+`find_required_key` returns the machine file's key because of which programs use the operation, None where they do not.
 """
 
 from __future__ import annotations
