@@ -177,6 +177,11 @@ NOT_FLOAT = "tensor a is int32, not float32"
             "(float[3,4] a) => (int64[p,q] y) { y = Cast<to = 7>(a) }",
             "a cast from float32 to int64: a real number loses its fraction, which no operation of the chip does",
         ),
+        (
+            "(float[1,3,4,2] a) => (float[p,q,r,s] y) {"
+            " y = MaxPool<kernel_shape = [2,2], dilations = [1,3], pads = [0,1,0,1]>(a) }",
+            "a window lies in padding alone, whose largest element is the lowest float32",
+        ),
     ],
 )
 def test_the_type_is_the_reason_only_where_another_would_help(graph: str, reason: str, tmp_path: Path) -> None:

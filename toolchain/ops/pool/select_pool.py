@@ -23,7 +23,7 @@ from toolchain.ops.kit.requants import shift_zero_points
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.selection_context import SelectionContext
 from toolchain.ops.kit.window import pair_of
-from toolchain.ops.pool.geometry import Geometry, Pads, Pair, window_counts
+from toolchain.ops.pool.geometry import Geometry, Pads, Pair, all_windows_meet, window_counts
 from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 
 Bounds = tuple[float | None, float | None]
@@ -57,10 +57,16 @@ class MaxPool(FloatOp):
     keeps_scale = True
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        """Return why the chip cannot pool: max_pool is missing, or the window is beyond its limits. None: it can."""
+        """Return why the chip cannot pool; None: it can.
+
+        Reasons are a missing max_pool, a window of padding alone, and a window beyond the limits.
+        """
         if "max_pool" not in chip.functions:
             return f"{chip.key('vector')}.functions has no max_pool"
-        return beyond_pools(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
+        _, *sizes, channels = graph.types[node.inputs[0]].shape
+        if not all(all_windows_meet(self.geometry, axis, size, 0, size) for axis, size in enumerate(sizes)):
+            return "a window lies in padding alone, whose largest element is the lowest float32"
+        return beyond_pools(self.geometry, channels, chip)
 
     def quantize(self, node: Node, scope: QuantContext) -> list[Node]:
         return [Node(node.name, IntegerMaxPool(self.geometry), node.inputs, node.outputs, node.sources)]
