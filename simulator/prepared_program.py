@@ -140,7 +140,7 @@ def prepare_program(
 ) -> PreparedProgram:
     """Return a program made ready to run. Arguments and faults are those of `simulate`.
 
-    Of the DRAM its size is given, and of what other memories hold at the start their names.
+    `dram_bytes`: size of the DRAM image. `initialized_memories`: names of other memories that hold data at the start.
     """
     if words is not None and len(words) != len(ops):
         raise ProgramError(f"{len(words)} instruction lengths for {len(ops)} operations; give one each")
@@ -188,7 +188,9 @@ def simulate(
     None: nothing; a program that reads these memories must have written there.
     `until`: values are computed as if the program ended after this operation; rules and times cover the whole
     program.
-    `observe`: called after each operation, in the order in which values are computed.
+    `values`: False computes none; the result's memory is `dram` as it was. `timing`: False finds no times.
+    `observe`: called after each operation with its index in the flow and the bytes of each memory, in the order in which values
+    are computed.
     `progress`: called as (stage, done, total).
     """
     _require_image(chip, dram)

@@ -175,7 +175,7 @@ def _with_options(providers: Sequence[str]) -> list[str | tuple[str, dict[str, s
 
 @contextmanager
 def run_float_models_on(host: str) -> Generator[None]:
-    """Set the host, "cpu" or "cuda", that `get_float_host` returns inside the block."""
+    """Set the host, "cpu" or "cuda", that `get_float_host` returns inside the block, in this thread."""
     token = _HOST.set(host)
     try:
         yield

@@ -1,6 +1,7 @@
 """The section `timing` of an array in a machine's YAML: what its time depends on beside its size.
 
 Each term is something that hardware has, with a default that can be built. A value of `unlimited` or 0 leaves it out.
+`timing: ideal` stands for IDEAL, which leaves all of them out. UNLIMITED is more of anything than an operation has.
 Formulas and their sources are in docs/simulator.md. A fold is one pass of the array: the part of the work that its rows
 and columns hold at a time.
 """
@@ -41,7 +42,11 @@ def get_rate(rate: int | None, otherwise: int) -> int:
 
 
 class OutputPath(Section):
-    """The output of an array: requantization pixel by pixel, `lanes` output channels a cycle."""
+    """The output of an array: requantization pixel by pixel, `lanes` output channels a cycle; None: the array's columns.
+
+    `table_lanes`: channels a cycle through a lookup table. `addend_lanes`: where an addend is added; None: as `lanes`.
+    `overlaps`: the output runs beside the operation's folds; False: behind them.
+    """
 
     lanes: Rate | None = None  # not given: `columns`, as they leave the array
     table_lanes: Rate = 1  # channels a cycle where they pass through a table, of which each look-up a cycle takes a port
@@ -84,9 +89,11 @@ class ArrayTiming(Section):
     """The terms of an array's time beside its size.
 
     `reduction`: how taps and channels fill the depth: each tap by itself (per_tap), all together (dense), or in blocks
-    of [channels, taps]. `depthwise_taps`: taps that mode diagonal takes together. `fold_cycles`: before each fold.
-    `input_edge_bytes`, `weight_edge_bytes`: bytes a cycle that enter. `window_bytes`: buffer from which all taps take
-    an input that is read once. `shared_outputs`: output channels for which an input is read once.
+    of [channels, taps]. `depthwise_taps`: taps that mode diagonal takes together; None: the array's depth.
+    `fold_cycles`: before each fold.
+    `input_edge_bytes`, `weight_edge_bytes`: bytes a cycle that enter; None: an element of the widest type for each row or
+    column. `window_bytes`: buffer from which all taps take an input that is read once; with less, each tap reads for itself.
+    `shared_outputs`: output channels for which an input is read once; None: the array's columns.
     """
 
     # per_tap: the elements of a kernel's tap fill depth (ws, is: and rows) for themselves, and the last ones are padded; dense:

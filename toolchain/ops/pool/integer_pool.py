@@ -132,7 +132,7 @@ class _Pooling(TiledOp):
 
 @dataclass(frozen=True)
 class IntegerMaxPool(_Pooling):
-    """A max pool on codes; padding never wins."""
+    """A max pool on codes; padding never wins. Every window must hold an element of the input."""
 
     NAME = "MaxPool"
     VERSION = 1

@@ -2,7 +2,8 @@
 addends, clamps.
 
 A scale is (multiplier, shift). All that is random comes from the bench's generator. The bench raises NotApplicable where the
-machine lacks a scale, a unit or room, and these functions pass it on.
+machine lacks a scale, a unit or room, and these functions pass it on. CLAMPS are a small range of codes, the least code alone,
+and the largest alone.
 """
 
 from __future__ import annotations
