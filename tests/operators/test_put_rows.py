@@ -68,6 +68,25 @@ def test_rows_go_where_the_file_puts_them(machine: str, form: str, tmp_path: Pat
         assert np.abs(y - real).max() < 0.02 and np.abs(present - past).max() < 0.02
 
 
+def test_rows_put_into_the_next_state_come_before_a_read_of_others(tmp_path: Path) -> None:
+    numbers = NUMBERS.replace("ends =", "later = {40}, int64[1] ends =")
+    body = FORMS["one row"][3].replace("past", "turned").replace("Neg(present)", "Neg(tail)")
+    body = body.replace(" y =", " tail = Slice(present, later, ends, axis) y =")
+    proto = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> g (float[1,2,1,32] x, int64[1] at, float[1,2,96,32] past) => '
+        f"(float[1,2,56,32] y, float[1,2,96,32] present) <{numbers}> {{ turned = Neg(past) {body} }}"
+    )
+    onnx.save(proto, tmp_path / "n.onnx")
+    x, at = np.random.default_rng(1).uniform(-1, 1, (5, 1, 2, 1, 32)).astype(np.float32), np.array([[0], [5], [95], [50], [40]])
+    np.savez(tmp_path / "data.npz", allow_pickle=False, x=x, at=at)
+    options = BuildOptions("transformer64", str(tmp_path / "data.npz"), states=("past=present",), repair="none", level=2)
+    built = build(tmp_path / "n.onnx", options)
+    chip, reference = Session(built.data), Session(built.data, backend="reference")
+    for feeds in ({"x": row, "at": place} for row, place in zip(x, at)):
+        for result, expected in zip(chip.run(["y", "present"], feeds), reference.run(["y", "present"], feeds)):
+            assert np.array_equal(result, expected)
+
+
 OTHERS = {
     "another length": ("next = Add(at, two)", "", ""),
     "a slice that is read too": ("next = Add(at, one)", "", "m = ReduceMax<keepdims = 0>(a) "),

@@ -339,7 +339,7 @@ def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
     """
 
     def placed(ops: Sequence[MachineOp], group: Group) -> list[PlacedOp]:
-        return [_place_op(op, group.layer, group.row, chip) for op in ops]
+        return [place_op(op, group.layer, group.row, chip) for op in ops]
 
     waiting: list[PlacedOp] = placed(groups[0].loads, groups[0]) if groups else []
     for index, group in enumerate(groups):
@@ -357,8 +357,12 @@ def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
         yield from body
 
 
-def _place_op(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> PlacedOp:
-    """Return the operation with the bytes that it touches; with a computed row, all that the row may name."""
+def place_op(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> PlacedOp:
+    """Return the operation with the bytes that it touches.
+
+    `row`: the computed row of the layer's moves. A copy that reaches it has the accesses of every row that the number may
+    name. None, and for every other operation: those of the operation as it stands.
+    """
     op_accesses = accesses(op, chip)
     if row is None or not isinstance(op, Copy) or not (op.destination_base or op.source_base):
         return PlacedOp(op, layer, op_accesses)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from toolchain.codegen.lower import PlacedOp, conflict
+from toolchain.codegen.lower import PlacedOp, conflict, place_op
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, Copy, Fill, MachineOp, Space, accesses
+from toolchain.machine import Access, Copy, Fill, MachineOp, Space
 
 ELSEWHERE = 1 << 44  # beyond the DRAM of any machine, and a multiple of every alignment
 
@@ -91,4 +91,4 @@ def _move_to_place(placed: PlacedOp, states: Iterable[StatePlace], chip: Chip) -
     if isinstance(op, Copy):
         changed["source_address"] = place(op.source_space, op.source_address)
     moved: MachineOp = replace(op, **changed)
-    return replace(placed, op=moved, accesses=accesses(moved, chip))
+    return place_op(moved, placed.layer, placed.row, chip)
