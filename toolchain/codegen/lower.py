@@ -64,8 +64,8 @@ class Row(NamedTuple):
     """A row index that is read from memory when the program runs: where the number lies, and how far it moves an
     address.
 
-    The number has `word_bytes` bytes at `address` of `space`, and lies in 0 .. limit. It moves the address by number *
-    `scale` bytes.
+    The number has `word_bytes` bytes at `address` of `space`, and is cut to 0 .. `limit`, both included. It adds number *
+    `scale` bytes to the address of a copy, on the side that names a base register.
     """
 
     space: Space
@@ -334,8 +334,9 @@ class _LayerLowering:
 
 
 def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:
-    """Yield all operations in program order. Loads of a group move ahead of the group before, where their bytes do not
-    conflict.
+    """Yield all operations in program order.
+
+    Loads of a group move ahead of the computes and stores of the group before, where no byte of theirs conflicts.
     """
 
     def placed(ops: Sequence[MachineOp], group: Group) -> list[PlacedOp]:

@@ -19,10 +19,11 @@ from toolchain.ops.kit.operator import Layer
 
 
 def verify_container(segments: Sequence[Region | HostSubgraph], graph: Graph, machine: Machine) -> None:
-    """Raise ProgramError with the first fault.
+    """Raise ProgramError with the first fault; host subgraphs are not looked at.
 
-    Each port must be computed from earlier tensors. All tensors of nodes need a type, and convolutions must fit theirs.
-    Results must lie inside their memories.
+    `segments`: in the order of a run. Each port must be computed from constants and tensors that its region or an earlier
+    one reads or makes. All tensors of nodes need a type, and convolutions must fit their tensors. Each layer's result
+    must lie inside its memory.
     """
     _check_graph(segments, graph)
     _check_operators(graph, machine)

@@ -99,8 +99,9 @@ def _single(node: OnnxNode, condition: str, flow: UnrollContext) -> str:
 def loop(node: OnnxNode, flow: UnrollContext) -> None:
     """Unroll a Loop whose count is known, or whose condition is known at each iteration.
 
-    Where the end is known only at run time, the Loop may have states as outputs, and nothing collected.
-    The states no longer change after the end. Raise CompileError for other Loops, and beyond `ITERATIONS` iterations.
+    Where the end is known only at run time, the Loop needs a known count, and states alone as outputs.
+    All iterations up to the count are then added, and the states no longer change after the end.
+    Raise CompileError for other Loops, and beyond `ITERATIONS` iterations.
     """
     count = _require_constant(node, 0, "how often it runs", flow)
     first = node.inputs[1] if len(node.inputs) > 1 else ""

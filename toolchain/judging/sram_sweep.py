@@ -67,7 +67,8 @@ class SramSweep:
 def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell: Callable[[str, int, int], None]) -> SramSweep:
     """Plan and time a network for other sizes of SRAM, and return the points.
 
-    Sizes that are too small are left out. The sweep ends where a larger SRAM changes nothing any more, or programs cannot
+    The first size is the least in which each layer can run alone; sizes that are too small for a plan are left out. The
+    sweep ends where a larger SRAM changes nothing any more, or programs cannot
     address it.
 
     `compiled`: makes the network for a machine, or raises CompileError.

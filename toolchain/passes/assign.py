@@ -33,7 +33,9 @@ def assign_types(graph: Graph, chip: Chip, requested_types: Mapping[str, CodeTyp
     """Return the type of every tensor of the chip.
 
     A tensor has the type requested for the model's tensor that it is or becomes, else the machine's first.
-    Outputs of data-movement operators, and of operators of one type, have their input's type.
+    Outputs of data-movement operators, and of operators of one type, have their first input's type.
+    The next value of a state has the type in which a run reads it.
+    Parts of a Concat that nothing else reads have the result's type where nothing asks for another.
     Functions of one tensor do so too on machines that cannot rescale, since a table has one type.
     Tensors that are bound so share the widest type that is requested of one of them or that an operator needs (`least_type`).
     `requested_types`: by the model's tensor.
@@ -86,6 +88,7 @@ def assign_qparams(
     """Return scale and zero point of every tensor of the chip.
 
     Outputs of data-movement operators have their input's qparams where those hold the numbers that the operator inserts.
+    So have clamps that these make finer, and products with a constant have their input's scale times it, where that fits.
     Parts of a Concat that nothing else reads take the result's, except parts whose scale is given.
     Where an operator can make one scale only, its output has that.
     The output of a state has the qparams of its input, which the next run reads.
@@ -278,7 +281,7 @@ def _any_scale(op: Operator) -> bool:
 def find_shared_concat_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
     """Return the Concat result by part, for parts that nothing else reads and whose producer can make any scale.
 
-    Where parts are moved on their way to the Concat, the result counts for all tensors on the way.
+    Where parts are moved on their way to the Concat, every tensor on the way is a key too.
     """
     consumers = graph.consumers()
     producers = {n.outputs[0]: n for n in nodes}

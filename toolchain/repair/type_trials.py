@@ -1,6 +1,7 @@
-"""Try wider codes for the first so many groups of tensors in an order: the cycles they take, and what the worst part has then.
+"""Try wider codes for the first so many groups of tensors in an order: the cycles they take, and the SQNR of the worst part.
 
 The step that chooses types (repair.solve_types) makes the order and asks `TypeTrials.solve` how many groups to widen.
+A part is an output, or a slice of one, that is judged by itself. Its level is its SQNR in dB.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ class TypeTrials:
 
         It begins with the most groups that the budget of cycles allows, and halves their number while that part loses less
         than SAME_DB. Parts that gain nothing by wider codes do not count. Groups that raise it by no more than SAME_DB are
-        not widened; the second level is then that of the trial.
+        not widened; the second level is then that of the trial. Where no part gains, both levels are the worst of all parts.
 
-        `slowdown`: the budget, times the cycles without wider codes.
+        `slowdown`: the budget, as a factor of the cycles without wider codes.
         """
         count = self._find_most_within_budget(progress, slowdown)
         gaining_parts = self._list_gaining_parts(0, count)
@@ -138,7 +139,10 @@ class TypeTrials:
         return sum(codes is self.wide for codes in self._widen(count).code_types.values())
 
     def find_budget(self, count: int) -> float:
-        """Return the least budget in hundredths of the cycles without wider codes that has room for the first groups."""
+        """Return the least budget for the first groups, as a factor of the cycles without wider codes such as 1.25.
+
+        It has two decimals, rounded up.
+        """
         hundredths = ceil(100 * self.get_slowdown(count))
         return next(n / 100 for n in (hundredths, hundredths + 1) if self._is_within_budget(count, n / 100))
 

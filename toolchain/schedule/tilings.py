@@ -92,6 +92,7 @@ class LayerTilings:
         """Return the plan of least cost `by` among the first `most` tilings that fit the room; None where none fits.
 
         More tilings are tried until one has all of its slots. The answer for one room does not depend on earlier ones.
+        `room`: free bytes by number of the memory.
         """
         size = room.get(int(Space.SRAM), 0)
         answers = self._chosen.setdefault((by, most, *(bytes_ for space, bytes_ in room.items() if space != Space.SRAM)), [])

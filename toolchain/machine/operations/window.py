@@ -101,7 +101,10 @@ class WindowOp(MachineOp):
         return self.kernel_height * self.kernel_width
 
     def window_rows(self) -> tuple[IntOrColumn, ...]:
-        """Return the rows' arguments for the functions of `machine.window_rows`."""
+        """Return the arguments of `machine.window_rows` for rows.
+
+        They are output height, kernel height, stride, dilation, top padding, input height.
+        """
         return (
             self.output_height,
             self.kernel_height,
@@ -112,7 +115,7 @@ class WindowOp(MachineOp):
         )
 
     def window_columns(self) -> tuple[IntOrColumn, ...]:
-        """Return the columns' arguments for the functions of `machine.window_rows`."""
+        """Return the same as `window_rows` for columns: widths, and left padding."""
         return self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
 
     def window_bytes(self, channels: IntOrColumn, chip: Chip) -> IntOrColumn:
@@ -226,10 +229,10 @@ class WeightedWindowOp(WindowOp):
         raise NotImplementedError
 
     def add_output_time(self, chip: Chip, cycles: Callable[[Operands], Compute], added: IntOrColumn = 0) -> Compute:
-        """Return the cycles including the output.
+        """Return the cycles of all folds and of writing the output.
 
-        `cycles`: of the folds, by operands, whose rate depends on both types.
-        `added`: whether there is an addend.
+        `cycles`: returns those of the folds for the operands, whose rate depends on both types.
+        `added`: 1 with an addend, else 0.
         """
         mac = self.unit_in(chip).array
 
@@ -249,6 +252,7 @@ class WeightedWindowOp(WindowOp):
         return window_reads(self.unit_in(chip).array, once, by_row, self.pixels() * self.taps() * size, resident_bytes)
 
     def sums(self) -> AccumulatorUse:
+        """Return the operation's use of the accumulators: one sum for each output pixel and channel."""
         shape = (self.output_height, self.output_width, self.outputs())
         return AccumulatorUse(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
 

@@ -45,9 +45,9 @@ class CoreFirst:
         self._cap = CAP_A_SEARCH
 
     def run(self, target: int, minimize: bool) -> Plan:
-        """Return the first plan within `target` bytes; where there is none, the best known.
+        """Return the first plan whose peak is at most `target` bytes; where none is found, the best known.
 
-        `minimize`: also try targets between plan and target, while effort is left.
+        `minimize`: where the target is not met, also try targets between plan and target, while effort is left.
         The plan's `bases` are None where no order places all items, and its bound is raised where a core was refuted.
         """
         for order in self._orders:
@@ -76,7 +76,7 @@ class CoreFirst:
         return any(self._by_windows(goal) for goal in goals) or any(self._decide(goal) for goal in goals[:2])
 
     def _by_windows(self, target: int) -> bool:
-        """Return whether windows bring the best plan below the target; an improved plan is kept in any case."""
+        """Return whether windows bring the best plan down to the target; an improved plan is kept in any case."""
         if self.plan.bases is None or not self._fitter.plain or not self._lasts(target):
             return False
         bases, remaining_nodes = np.array(self.plan.bases, dtype=np.int64), self.effort - self.plan.nodes
@@ -110,7 +110,7 @@ class CoreFirst:
             return None
 
     def _decide(self, target: int) -> bool:
-        """Return whether a plan within the target is found, which is then kept. Raise the bound where there is none."""
+        """Return whether a plan within the target is found. The best plan is kept, and the bound raised by a refuted core."""
         until = min(self.effort, self.plan.nodes + self.effort // 8)
         for most in CORE_ITEMS:
             core = self._fullest(most)
@@ -186,9 +186,9 @@ class CoreFirst:
 
 
 def large_orders(items: Sequence[Allocation]) -> list[np.ndarray]:
-    """Return orders for first fit, int64[n] each, best first by experience.
+    """Return orders for first fit, each the indices of all items as int64[n], best first by experience.
 
-    Fixed items and those in regions lead. Ties matter: equal sizes go by start.
+    Fixed items lead, then those with a highest address. Ties matter: equal sizes go by start.
     """
     start = np.array([item.start for item in items])
     end = np.array([item.end for item in items])

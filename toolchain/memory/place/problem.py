@@ -1,7 +1,8 @@
 """Prepare allocations as number columns for the decision search (`kernel`).
 
 Addresses are counted in units of `unit_of` bytes, time in sections, and allocations are numbered by their rank.
-A section is a stretch of steps with one live set that no other stretch's live set contains.
+A section is a stretch of steps with one live set that no other stretch's live set contains. `NO_LIMIT` is an address above
+every other.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Problem(NamedTuple, Generic[Ints]):
 
     `n`, `n_sections`: numbers of items and of sections.
     `first`, `last`: the item lives in sections [first, last).
-    `size`, `align`, `bank`, `low`: in units; `low` is the lowest address, legal by itself; bank 0: none.
+    `size`, `align`, `bank`, `low`: in units, sizes rounded up; `low` is the lowest address, legal by itself; bank 0: none.
     `ov_ptr`, `ov_item`: items that overlap item i in time are ov_item[ov_ptr[i] : ov_ptr[i + 1]].
     `ov_bank`: beside each entry of `ov_item` the bank, in units, that the two must not share; 0: none.
     `same_ptr`, `same_item`: likewise the other items of the same life, of plain items only.
