@@ -36,6 +36,16 @@ def test_of_any_sum_and_next_to_halves(rule: str, data: st.DataObject) -> None:
     np.testing.assert_array_equal(np.clip(codes, requant.low, requant.high), requantize(sums[:, None], requant, np.int16)[:, 0])
 
 
+@pytest.mark.parametrize("rule", ["single_half_up", "half_away", "truncate", "floor"])
+@pytest.mark.parametrize("shift", [-2, -1, 0, 1, 2])
+def test_of_powers_of_two_that_leave_whole_codes(rule: str, shift: int) -> None:
+    requant = Requant(np.array([1]), np.array([shift]), Rounding(rule), 0, 1 - WIDEST, WIDEST - 1, kind="pow2", codes=INT16)
+    sums, rounding = np.arange(-20, 21), real_rounding(requant)
+    assert rounding is not None
+    codes = np.floor(sums * rounding.factor + rounding.offset + np.sign(sums) * rounding.away)
+    np.testing.assert_array_equal(codes, requantize(sums[:, None], requant, np.int16)[:, 0])
+
+
 @pytest.mark.parametrize(("rule", "wrap"), [("half_even", False), ("double_round", True)])
 def test_not_of_roundings_to_even_nor_of_what_wraps(rule: str, wrap: bool) -> None:
     assert real_rounding(Requant(np.array([3]), np.array([4]), Rounding(rule), 0, -128, 127, wrap)) is None

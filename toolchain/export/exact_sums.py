@@ -209,7 +209,7 @@ def real_rounding(requant: Requant) -> RealRounding | None:
         case Rounding.DOUBLE_ROUND:
             away = np.where(shift > _FIRST_BITS, np.ldexp(0.5, _FIRST_BITS - shift), 0)
         case Rounding.HALF_AWAY:
-            away = tie
+            away = np.minimum(tie, 0.25)  # whole products have no halves, and 0.5 would reach the next code
         case Rounding.TRUNCATE:
             away = tie - 0.5
         case Rounding.FLOOR:
