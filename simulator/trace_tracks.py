@@ -36,7 +36,10 @@ class Moment(NamedTuple):
 
 
 def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
-    """Yield the gaps of all units: between the operations, and inside waits where they do not compute."""
+    """Yield the gaps unit by unit, by rising cycles: between the operations, and inside waits where they do not compute.
+
+    `causes`: of the same run.
+    """
     for queue, spans in enumerate(causes.units.values()):
         for first, last, code, op in _list_intervals(spans, causes.cycles):
             reason = causes.reasons[code]
@@ -46,7 +49,10 @@ def gaps(run: Simulation, causes: Attribution) -> Iterator[Gap]:
 
 
 def sum_stalls_by_operation(run: Simulation, causes: Attribution) -> dict[int, dict[str, Any]]:
-    """Return for each operation its cycles by cause, as `by_cause` has them, from its start to its end."""
+    """Return for each operation, by its index in the flow, its cycles by cause from its start to its end.
+
+    The inner form is that of `by_cause`. Operations that take no time are left out.
+    """
     cycles_by_op: dict[int, dict[StallReason, int]] = {}
     for spans in causes.units.values():
         for first, last, code, op in _list_intervals(spans, causes.cycles):
@@ -89,8 +95,9 @@ def make_signal_arrows(run: Simulation) -> Iterator[tuple[Moment, Moment]]:
 
 
 def port_rates(chip: Chip, run: Simulation) -> Iterator[tuple[str, int, float]]:
-    """Yield (port, cycle, bytes a cycle from there on), bytes as charged to the port.
+    """Yield (port, cycle, bytes a cycle from there on), bytes as charged to the port; ports come one after the other.
 
+    A port is named `MEMORY read` or `MEMORY write`, one for both `MEMORY`.
     Nothing is yielded for times that were measured elsewhere.
     """
     if run.times is None or run.times.record is None:

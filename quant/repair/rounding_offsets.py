@@ -25,7 +25,7 @@ def sum_offset(
     low: int,
     codes: tuple[int, int],
 ) -> Offset | None:
-    """Return the offset of y = a + b; None where there is no gain.
+    """Return the offset of y = a + b, to be added to the zero points; None where there is no gain.
 
     The machine computes the code of y less its zero point as rounding(sum over operands of step (code - zero point)).
 

@@ -1,4 +1,8 @@
-"""Describe operations as tiles of one evaluation, and gather the tiles that are parts of the same."""
+"""Describe operations as tiles of one evaluation, and gather the tiles that are parts of the same.
+
+A merged simulation computes an evaluation at once in place of its tiles. Every byte that an operation makes has a number, and
+equal numbers are equal values. It says array, row, column and byte of the pixel (`ROW`, `COLUMN`).
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,7 @@ class Evaluation:
     maps: dict[int, GatheredMap] = field(default_factory=dict[int, GatheredMap])
 
     def add(self, tile: Tile, readings: Readings = MappingProxyType({})) -> int | None:
-        """Add a tile, and return the number of its first output byte; None, and nothing changed, where it is no part of this."""
+        """Add a tile, and return the number of its first output byte; None, and no tile added, where it is no part of this."""
         first = self.first
         number = self._add(tile, readings)
         if number is None:
@@ -196,7 +200,7 @@ class Evaluation:
 
     @property
     def low(self) -> tuple[int, int, int]:
-        """The least place of a tile."""
+        """The least row, column and channel of all tiles, which may be of several; they may be below 0."""
         y, x, c = (min(p.at[k] for p in self.tiles) for k in range(3))
         return y, x, c
 
@@ -214,7 +218,7 @@ class Evaluation:
 
 
 def is_multiple(step: int, count: int) -> bool:
-    """Return whether a step in an evaluation's output is `count` steps in it: two rows may be one of its, and its channels."""
+    """Return whether a step between two numbers is `count` equal steps of whole rows, columns and bytes."""
     return not any(part % count for part in (step // ROW, step % ROW // COLUMN, step % COLUMN))
 
 
@@ -273,9 +277,10 @@ class Memories:
     def read_pixels(
         self, space: int, address: int, counts: tuple[int, int], strides: tuple[int, int], size_bytes: int, gathers: bool
     ) -> Affine | None:
-        """Return the numbers of rows and columns of pixels, with a step for each of them.
+        """Return the number of the first byte, with the steps from row to row and from pixel to pixel.
 
-        `gathers`: of the places of each pixel's first byte.
+        None: the pixels lie in no one array at equal steps. `counts`, `strides`: rows and columns, and their bytes apart.
+        `gathers`: the numbers are the places that each pixel's first byte was copied from.
         """
         read_bytes = 1 if gathers else size_bytes
         numbers = self.places if gathers and self.places is not None else self.values
@@ -288,7 +293,10 @@ class Memories:
     def fill_steps(
         self, number: int, steps: tuple[int | None, int | None], counts: tuple[int, int], size_bytes: int
     ) -> tuple[int, int]:
-        """Return steps with the likely ones where there is one row or column, and nothing shows them."""
+        """Return (row step, column step), with the likely ones where one row or column, or None, shows none.
+
+        They are those of an array of rows and columns, else of pixels side by side. `size_bytes`: of a pixel.
+        """
         row, column = steps
         grid = array_of(number) in self.grids
         column = (COLUMN if grid else size_bytes) if counts[1] == 1 or column is None else column

@@ -67,7 +67,8 @@ def plan_goal(optimize: str, sram_budget: str | None, tolerance: str | None = No
     """Return the goal of `--optimize`, `--sram-budget` and `--tolerance`.
 
     `sram_budget`: bytes as text, such as 96KiB; None: all SRAM. `tolerance`: a percentage as text; None: the default.
-    Raise CompileError for a text that cannot be read, or a tolerance without `balanced`. Its text has no dashes in front.
+    Raise CompileError for a text that cannot be read, or a tolerance without `balanced`. Its message begins with the
+    option's name without dashes.
     """
     from toolchain.hw.section import read_bytes
     from toolchain.schedule.goals import Goal

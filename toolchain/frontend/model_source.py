@@ -31,7 +31,7 @@ class ModelFile:
 
     @property
     def name(self) -> str:
-        """Return the name of the network, which the compiled file holds."""
+        """Return the name of the network, which the compiled file holds: the file's stem, "model" in memory."""
         return IN_MEMORY if self.path is None else self.path.stem
 
     @property
@@ -65,7 +65,8 @@ def _is_buffer(model: object) -> TypeGuard[bytes | bytearray | memoryview]:
 def model_file(model: Any) -> ModelFile:
     """Return what a user gives as a model as a `ModelFile`, which is read later.
 
-    `model`: a path, bytes, a ModelProto, an onnx_ir.Model, or an ONNXProgram of torch.onnx.export.
+    `model`: a path, bytes, a ModelProto, an onnx_ir.Model, an ONNXProgram of torch.onnx.export, or a `ModelFile`.
+    An object's weights are part of the bytes; those of a path or of bytes stay where they are.
     Raise CompileError for anything else, and for a model that cannot be serialized.
     """
     if isinstance(model, ModelFile):

@@ -38,8 +38,10 @@ Member = tuple[int, int, str, bool]  # high, low, name, signed
 
 
 def verilog_package(machine: Machine) -> str:
-    """Return the text of the package `MACHINE_pkg`. In each struct the highest bits come first.
+    """Return the text of the package `MACHINE_pkg`; a `-` in the machine's name becomes `_`.
 
+    It has a struct `OPERATION_word_t` for each operation. Tables of registers add `write_word_t` and a
+    `REGISTER_register_t` for each. In each struct the highest bits come first.
     A field's value is stored * STEP + BIAS, by its constants.
     """
     isa, name = machine.isa, machine.chip.name

@@ -1,4 +1,7 @@
-"""Draws random codes, zero points and requantizations for one machine, from which the conformance kit's cases are made."""
+"""Draws random codes, zero points and requantizations for one machine, from which the conformance kit's cases are made.
+
+A case of `Drawn` is (name, operator, input arrays by name, parameters as JSON values).
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,9 @@ INT32 = (-(1 << 31), (1 << 31) - 1)
 
 @dataclass(frozen=True)
 class Contents:
-    """A choice of what a kit has cases of. FixedPointError for an unknown operator.
+    """A choice of what a kit has cases of. Raise FixedPointError for an unknown operator.
 
-    `operators`: operators, all by default.
+    `operators`: names among `OPERATORS`, all by default.
     `softmax`, `norm`: units apart from a machine's numerics; without a unit there are no cases of it.
     """
 
@@ -80,7 +83,11 @@ def requant_values(r: Requant) -> dict[str, Any]:
 
 
 class CaseDraw:
-    """A source of random inputs and parameters for one machine. FixedPointError for softmax with int4 activations."""
+    """A source of random inputs and parameters for one machine; equal seeds give equal draws.
+
+    `n`: the machine's numerics. `rng`: the generator. `dtype`, `low`, `high`: of its activation codes.
+    Raise FixedPointError for softmax with int4 activations.
+    """
 
     def __init__(self, numerics: Numerics, contents: Contents, seed: int) -> None:
         if contents.softmax is not None and numerics.activation is CodeType.INT4:
@@ -122,11 +129,11 @@ class CaseDraw:
         rounding: Rounding | None = None,
         zero_point: int | None = None,
     ) -> Requant:
-        """Return a Requant about `real`, moved into the machine's scale range where it lies outside.
+        """Return a Requant at 0.6 to 1.6 times `real`, moved into the machine's scale range where it lies outside.
 
         `op`: operator whose rounding it has, unless `rounding` is set.
         `channels`: number of scales where the machine has one for each channel.
-        `relu`: its clamp begins at the zero point.
+        `relu`: its clamp begins at the zero point, which is moved into the lower quarter of the codes.
         `wide`: its output is int32 inside an operation, with zero point 0.
         `zero_point`: drawn where it is None.
         """
