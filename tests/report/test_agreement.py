@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from quant.float_session import FloatSession
 from toolchain.api import BuildOptions, build
@@ -335,3 +335,14 @@ def test_half_precision_is_taken_as_float32(tmp_path: Path) -> None:
     both = [session.run(sample)[0] for session in (FloatSession(side(model), ["y"]) for side in (_file, _normal))]
     assert distance(*both) <= 2.0**-10
     assert check_frontend(model, [sample])[1] == ()
+
+
+def test_a_rounding_with_scales_of_channels_is_part_of_a_piece(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["" : 18]> g (float[1,3,4,4] x) => (float[1,3,4,4] y) <float[3] s = {0.01, 0.1, 1.0}, '
+        "int8[3] z = {0, 0, 0}, float t = {0.05}, int8 o = {0}> { a = Sigmoid(x) q = QuantizeLinear<axis = 1>(a, s, z) "
+        "d = DequantizeLinear<axis = 1>(q, s, z) b = Neg(d) r = QuantizeLinear(b, t, o) e = DequantizeLinear(r, t, o) y = Relu(e) }"
+    )
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    model, x = load_model(tmp_path / "m.onnx"), np.random.default_rng(0).normal(0, 4, (1, 3, 4, 4)).astype(np.float32)
+    assert frontend_check._piece_by_piece(model, "y", {"x": x})

@@ -84,7 +84,8 @@ class RoundingPoint:
 def list_rounding_points(model: NormalModel) -> list[RoundingPoint]:
     """Return the rounding points of the canonical form whose codes the file has too, in order.
 
-    The model must still have its file (`source`). A point that no DequantizeLinear reads is left out.
+    The model must still have its file (`source`). Points that no DequantizeLinear reads are left out, and those of several
+    scales.
     """
     assert model.source is not None
     file_types, consumers, producers = model.source.types, model.graph.consumers(), model.graph.producers()
@@ -98,6 +99,8 @@ def list_rounding_points(model: NormalModel) -> list[RoundingPoint]:
         names = node.outputs[1:] if node.op.op_type == "DynamicQuantizeLinear" else node.inputs[1:]
         constants = [model.graph.constants.get(n) for n in names]
         if back is None or any(c is None and n not in file_types for c, n in zip(constants, names)):
+            continue
+        if any(model.types[n].elements > 1 for n in (*names, back.inputs[1])):
             continue
         numbers = [n if c is None else c.reshape(-1)[0].item() for c, n in zip(constants, names)]
         scale, point = (*numbers, 0)[:2]
