@@ -22,7 +22,7 @@ class ScaleForm:
     `multiplier_bits`: magnitude bits, 1..31; multipliers are normalised to [2**(bits-1), 2**bits).
     `shift_min`, `shift_max`: right shift, inclusive, within 0..62. With kind 'pow2' it is within -31..62; below 0 is to the left.
 
-    FixedPointError for other values.
+    Raise FixedPointError for other values.
     """
 
     kind: ScaleKind = "multiplier"
@@ -142,16 +142,18 @@ def _choose_pow2(real: Array, form: ScaleForm) -> Scale:
     zero = real == 0
     q, e = np.frexp(real)
     shift = np.where(q * q >= 0.5, -e, 1 - e).astype(np.int64)
+    above, below = (shift < form.shift_min) & ~zero, (shift > form.shift_max) & ~zero
+    needs_large, needs_small = (f"needs 2**{-int(shift[np.argmax(bad)])}" if bad.any() else "" for bad in (above, below))
     _refuse(
-        (shift < form.shift_min) & ~zero,
+        above,
         real,
-        f"needs 2**{-int(shift.min())}, above 2**{-form.shift_min}, the largest that shift_min={form.shift_min} gives",
+        f"{needs_large}, above 2**{-form.shift_min}, the largest that shift_min={form.shift_min} gives",
         "lower shift_min, or choose a larger output scale",
     )
     _refuse(
-        (shift > form.shift_max) & ~zero,
+        below,
         real,
-        f"needs 2**{-int(shift.max())}, below 2**{-form.shift_max}, the smallest that shift_max={form.shift_max} gives",
+        f"{needs_small}, below 2**{-form.shift_max}, the smallest that shift_max={form.shift_max} gives",
         "raise shift_max, or choose a smaller output scale",
     )
     _refuse(zero, real, "is 0, and powers of two have no zero", "drop the channel, or give it any scale")

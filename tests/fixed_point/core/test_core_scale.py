@@ -95,6 +95,18 @@ REFUSALS = [
         "lower shift_min, or choose a larger output scale",
     ),
     (
+        [0.5, 32.0, 512.0],
+        ScaleForm("pow2", shift_min=0, shift_max=15),
+        "scale 32 (channel 1) needs 2**5, above 2**0, the largest that shift_min=0 gives; "
+        "lower shift_min, or choose a larger output scale",
+    ),
+    (
+        [0.5, 2.0**-20, 2.0**-30],
+        ScaleForm("pow2", shift_min=0, shift_max=15),
+        "scale 9.53674316e-07 (channel 1) needs 2**-20, below 2**-15, the smallest that shift_max=15 gives; "
+        "raise shift_max, or choose a smaller output scale",
+    ),
+    (
         [2.0**-20],
         ScaleForm("pow2", shift_min=0, shift_max=15),
         "scale 9.53674316e-07 (channel 0) needs 2**-20, below 2**-15, the smallest that shift_max=15 gives; "
