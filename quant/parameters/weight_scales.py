@@ -24,7 +24,7 @@ def weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
 
     `rows`: float64[channels, n].
     `method`: `minmax`: the peak has the largest code; `mse`: the scale of least squared error. Scales that are powers of two are
-    of least error in either case.
+    of least error in either case. Others hold rows of small integer ratios exactly.
 
     A channel of zeros takes the largest scale of the others. No scale is below SMALLEST_CHANNEL times the largest.
     """

@@ -341,7 +341,8 @@ def test_a_rounding_with_scales_of_channels_is_part_of_a_piece(tmp_path: Path) -
     text = (
         '<ir_version: 9, opset_import: ["" : 18]> g (float[1,3,4,4] x) => (float[1,3,4,4] y) <float[3] s = {0.01, 0.1, 1.0}, '
         "int8[3] z = {0, 0, 0}, float t = {0.05}, int8 o = {0}> { a = Sigmoid(x) q = QuantizeLinear<axis = 1>(a, s, z) "
-        "d = DequantizeLinear<axis = 1>(q, s, z) b = Neg(d) r = QuantizeLinear(b, t, o) e = DequantizeLinear(r, t, o) y = Relu(e) }"
+        "d = DequantizeLinear<axis = 1>(q, s, z) b = Neg(d) r = QuantizeLinear(b, t, o) e = DequantizeLinear(r, t, o) "
+        "y = Relu(e) }"
     )
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     model, x = load_model(tmp_path / "m.onnx"), np.random.default_rng(0).normal(0, 4, (1, 3, 4, 4)).astype(np.float32)

@@ -22,7 +22,10 @@ RoundingName = Annotated[Rounding, Field(strict=False)]
 
 
 class ScaleKeys(Section):
-    """The scales that the machine has: multiplier and shift, powers of two, or float32."""
+    """The scales that the machine has: multiplier and shift, powers of two, or float32.
+
+    `shift_min` below 0 is a left shift, which powers of two alone may have.
+    """
 
     kind: ScaleKind
     multiplier_bits: Annotated[int, Field(ge=1, le=31)] = 31
@@ -38,6 +41,8 @@ class ScaleKeys(Section):
 class TableKeys(Section):
     """The section on lookup tables for non-linear functions: 256 entries for 8 bits, 513 interpolated entries for 16
     bits.
+
+    `interpolation`: between entries, as TOSA or TFLite computes it; `none` for 8 bits alone.
     """
 
     entries: Literal[256, 513]
@@ -71,6 +76,8 @@ class NumericsKeys(Section):
 def make_numerics(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | None = None) -> Numerics:
     """Return the arithmetic of a machine with these keys and accumulators. `groups`: form of its weight groups, None:
     it has none.
+
+    Raise FixedPointError where the scale's shifts are not possible.
     """
     return Numerics(
         activation=CodeType(keys.activation),

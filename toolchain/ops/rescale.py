@@ -22,7 +22,7 @@ from toolchain.ops.kit.tile import Box, BoxLocation, ConstantBlock, Extent, Tile
 
 @dataclass(frozen=True, eq=False)
 class Rescale(PointwiseOp):
-    """An integer operator that requantizes codes: out(x - x_zero_point)."""
+    """An integer operator that requantizes codes: y = requantize(x - x_zero_point), which adds y's zero point and clamps."""
 
     NAME = "Rescale"
     VERSION = 2
@@ -70,10 +70,9 @@ class Rescale(PointwiseOp):
 
 
 def at_output_scale(node: Node, names: Sequence[str], scope: QuantContext) -> tuple[list[Node], list[str]]:
-    """Return nodes that rescale inputs `names` of a node to the scale and type of its output, and the names of all of them
-    then.
+    """Return nodes that rescale inputs `names` of a node to the qparams and type of its output, and the names to read then.
 
-    Inputs that have these already stay as they are and need no node.
+    These come in the order of `names`. Inputs that have the qparams and type already keep their name and need no node.
     """
     y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
     nodes: list[Node] = []

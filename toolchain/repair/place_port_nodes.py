@@ -41,8 +41,9 @@ _MOST_CROSSING = 1.1  # docs/accuracy.md: of elements that cross between host an
 def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
     """Return the network with the host computing nodes beside ports, and with scales by channel (repair.port_scales).
 
-    Ports of states, and those whose type or scale somebody gives, stay as they are.
+    Ports of states, and those whose type or scale somebody gives, stay as they are. So does a port whose values are not finite.
 
+    `samples`: iterated once for each port, so no iterator.
     `raw_ports`: names in the file of inputs and outputs that keep one affine scale, with all nodes beside them on the chip.
     """
     graph, model = network.model.graph, network.model

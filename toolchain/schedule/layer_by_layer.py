@@ -200,6 +200,8 @@ class LayerByLayer:
     def tile(self, resident: frozenset[str], usable: float, by: CostWeights) -> list[PlannedLayer] | None:
         """Return the plan of each layer with these roots in SRAM; None where one does not fit beside them.
 
+        Each tiled layer counts as one search step.
+
         `usable`: share of the remaining SRAM that tile buffers may take. `by`: how tilings are compared.
         """
         names = {n for n, v in self.views.items() if v.root in resident}
@@ -235,7 +237,7 @@ class LayerByLayer:
         place.
 
         `resident`: roots in SRAM, whole or their latest rows. `searched`: a search follows where no simple order of the
-        buffers fits. `near`: a plan that differs in few layers, for faster timing. `is_spaced`: see `allocation`. It
+        buffers fits. `near`: a plan that differs in few layers, for faster timing. `is_spaced`: see `allocation`. A call
         counts as one search step.
         """
         self.steps.take()

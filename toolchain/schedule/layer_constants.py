@@ -26,7 +26,10 @@ from toolchain.schedule.nodes import Fetch, Prefetch
 
 
 def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]:
-    """Return the indices of those layers whose operator and constants equal another's among these layers."""
+    """Return the indices of those layers whose operator and constants equal another's among these layers.
+
+    `layers`: (index, layer) pairs.
+    """
     groups: dict[bytes, list[int]] = {}
     for index, layer in layers:
         groups.setdefault(_fingerprint(layer), []).append(index)
@@ -72,6 +75,8 @@ class LayerConstants(NamedTuple):
 def collect_constants(layer: Layer, tiling: Tiling, units: Sequence[Unit]) -> LayerConstants | None:
     """Return the constants of a layer; None where units read them in several memories, so that they cannot be
     prefetched.
+
+    `units`: those that run its tiles. A layer without constants has no blocks, and the SRAM as `space`.
     """
     first_uses: dict[Hashable, tuple[ConstantBlock, int]] = {}
     for number, tile in enumerate(layer.tiled.nest(layer, tiling).iterate_tasks()):
