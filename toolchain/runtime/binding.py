@@ -32,15 +32,16 @@ class IoBinding:
         self._inputs[name] = arr_on_cpu
 
     def bind_output(self, name: str, device_type: str = "cpu", *, array: np.ndarray | None = None) -> None:
-        """Bind an output.
+        """Bind an output, anew where it is bound already; its result of the last run is forgotten.
 
-        `array`: each run writes the output to it, and it must have the output's shape and type. None: each run makes a new
-        array.
+        `array`: each run writes the output to it, so it must be writable and have the output's shape and type. None: each
+        run makes a new array.
         Raise CompileError for another device than the cpu.
         """
         if device_type != "cpu":
             raise CompileError(f"output {name!r}: device {device_type}; outputs of a session are on the cpu")
         self._outputs[name] = array
+        self._results = {bound: result for bound, result in self._results.items() if bound != name}
 
     def clear_binding_inputs(self) -> None:
         """Forget the bound inputs."""
@@ -66,8 +67,8 @@ class IoBinding:
     def run(self, run_options: Any) -> None:
         """Run the session on the bound inputs and write the bound outputs; none is written where one does not fit.
 
-        Raise CompileError where no output is bound or an array has another shape or type, and whatever a run of the session
-        raises.
+        Raise CompileError where no output is bound, or an array has another shape or type or is read-only. Raise whatever a
+        run of the session raises.
         """
         if not self._outputs:
             raise CompileError("no output is bound; bind_output names each that is wanted")
@@ -85,6 +86,8 @@ class IoBinding:
 
 def _misfit(name: str, array: np.ndarray, result: np.ndarray) -> str:
     """Return why a result cannot be written to an array, empty where it can."""
+    if not array.flags.writeable:
+        return f"output {name!r}: the array bound to it is read-only"
     if array.shape == result.shape and array.dtype == result.dtype:
         return ""
     return f"output {name!r} is {result.dtype} {list(result.shape)}, the array bound to it {array.dtype} {list(array.shape)}"
