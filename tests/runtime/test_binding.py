@@ -17,7 +17,7 @@ class TwoOutputs:
         return [np.ones(2, np.float32) for _ in output_names]
 
 
-def test_a_result_is_forgotten_where_its_output_is_bound_anew() -> None:
+def test_a_result_is_forgotten_where_its_output_is_bound_again() -> None:
     bound = IoBinding(TwoOutputs())
     bound.bind_output("y", array=np.zeros(2, np.float32))
     bound.run(None)
