@@ -447,3 +447,14 @@ def test_spelling(tmp_path: Path, opset: int, graph: str, expected: str) -> None
     variance = {"wv": np.linspace(0.5, 2, 6)[: 6 if "float[6] wv" in graph else 4]}
     loaded = normalise(tmp_path, graph, opset, variance)
     assert ops(loaded) == expected
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(1, "RMSNormalization"), (3, "Mul ReduceMean Add Sqrt Expand Div")])
+def test_a_norm_whose_root_is_expanded_is_one_where_its_result_has_the_shape_of_its_input(
+    rows: int, expected: str, tmp_path: Path
+) -> None:
+    graph = (
+        f"(float[1,8] x) => (float[n,m] y) {{ a = int64[1] {{-1}} e = float {{0.001}} s = int64[2] {{{rows},8}} q = Mul(x, x) "
+        "v = ReduceMean<keepdims = 1>(q, a) w = Add(v, e) r = Sqrt(w) z = Expand(r, s) y = Div(x, z) }"
+    )
+    assert ops(normalise(tmp_path, graph)) == expected

@@ -111,11 +111,13 @@ def build_norm(
 ) -> Rewrite | None:
     """Return the norm of x in the place of `n`, followed by its scale and its shift where they are not "".
 
-    None where x is no float, or the installed onnxruntime has no RMSNormalization.
+    None where x is no float, the result is larger than x by an Expand, or onnxruntime has no RMSNormalization.
     """
     if not scope.is_float(x) or not (root.centred or has_operator(RMS_NORM)):
         return None
     steps = [(op, constant) for op, constant in (("Mul", scale), ("Add", shift)) if constant]
+    if np.broadcast_shapes(root.shape, *(scope.shape(constant) for _, constant in steps)) != scope.shape(n.outputs[0]):
+        return None
     y = scope.tensor(f"{n.outputs[0]}/normalised") if steps else n.outputs[0]
     norm = norm_of(n, x, root, y, (*root.sources, *sources, *n.sources), scope)
     if norm is None:
