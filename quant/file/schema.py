@@ -22,7 +22,7 @@ class Entry(BaseModel):
     """The entry of one tensor: its range (low, high), or scale and zero point, not both; and its type.
 
     A measured range has `values`, `below` and `above`, all or none, as in `quant.observe.Tails`, and may have the `step` of its
-    values.
+    values. `type`: of its codes; None: the machine's first, or what its neighbours have.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -96,7 +96,10 @@ def _require_integer(value: object) -> object:
 
 
 class File(BaseModel):
-    """The whole file. Only `version` and `tensors` are required; model, hardware, observer, samples and data are for people."""
+    """The whole file. Only `version` and `tensors` are required; model, hardware, observer, samples and data are for people.
+
+    `tensors`: by the model's tensor. `weights`: by the layer's node. `repair`: what repair chose; None: nothing.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     version: Annotated[Literal[1], BeforeValidator(_require_integer)]

@@ -47,7 +47,8 @@ class Writer:
     def add_rounding(self, name: str, source: str, target: str) -> None:
         """Add QuantizeLinear and DequantizeLinear from `source` to `target`, by the codes of the model tensor `name`.
 
-        `name`: a key of `coded`. `target` goes into `dequantized`, as what the chip's nodes read for `name`.
+        `name`: a key of `coded`. `source`, `target`: names of tensors; `target` must be new, as `fresh` gives it. It goes into
+        `dequantized`, as what the chip's nodes read for `name`.
         """
         coded = self.coded[name]
         parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)

@@ -1,6 +1,7 @@
 """Convert products of codes, their sums of 32 bits and the scales behind them into products of real numbers.
 
-The dequantizing walk (`dequantize`) calls these rules; each returns whether it converted its node.
+The dequantizing walk (`dequantize`) calls these rules; each returns whether it converted its node. New nodes and constants
+then go into `walk`; it stays as it was where a rule returns False.
 `split_batched_matmul` splits a MatMul by a quantized constant of several matrices, since one product has no place for their
 scales.
 """

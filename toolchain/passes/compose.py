@@ -24,7 +24,7 @@ _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow",
 class Chain:
     """A tensor as a function of another.
 
-    `root`: the tensor that the function reads. `nodes`: the nodes between, in graph order, the last one makes the tensor.
+    `root`: the tensor that the function reads. `nodes`: the nodes between in a topological order; the last makes the tensor.
     """
 
     root: str
@@ -66,7 +66,10 @@ def compose(
 
 
 def find_chains(graph: OnnxGraph) -> dict[str, Chain]:
-    """Return, by tensor, the longest chain of pointwise nodes that makes it; nothing else uses its inner tensors."""
+    """Return, by tensor, the longest chain of pointwise nodes that makes it; nothing else uses its inner tensors.
+
+    Tensors that no pointwise node makes are left out. Chains of inner tensors are there too.
+    """
     return {node.outputs[0]: candidates[0] for node, candidates in _list_chains(graph, graph.consumers())}
 
 

@@ -31,9 +31,8 @@ class ComparisonBlock:
     `tensor`: the chip tensor that it makes.
     `feeds`: chip tensors that it reads, constants excluded.
     `nodes`: its nodes in topological order; empty for a tensor that comes into a region.
-    `layer`: the node that the block is named for: the last that computes, else its last; None without nodes. A block that
-    rescales
-    an operand is named for the Concat that reads it.
+    `layer`: the node that the block is named for: the last that computes, else its last; None without nodes.
+    A block that rescales an operand is named for the Concat that reads it.
     `moves`: it has nodes and none of them computes.
     """
 

@@ -70,4 +70,5 @@ class Move(MachineOp):
         return self.count_outer, self.count0, self.count1, self.count2
 
     def destination_strides(self) -> tuple[IntOrColumn, IntOrColumn, IntOrColumn, IntOrColumn]:
+        """Return the bytes from one written run to the next along each dimension, the outermost first."""
         return self.destination_stride_outer, self.destination_stride0, self.destination_stride1, self.destination_stride2
