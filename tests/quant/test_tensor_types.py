@@ -224,8 +224,9 @@ def test_bad_types_are_told_all_at_once(model: Path) -> None:
         "--type z=int16: the chip holds no such tensor and no such weights, nor the result of such a node",
         "--type =int16: must be NAME=TYPE, such as conv1=int16",
         '--type w=int4: no layer of the chip has such weights, or is such a node; did you mean "w1"?',
-        "--type s=int4: these are activations, edge16_mixed has int8, int16 (numerics.activation, numerics.more_activations); "
-        "take one of these, a machine that has int4 there, or --host-node of what makes it",
+        "--type s=int4: no layer of the chip has such weights, and for activations edge16_mixed has int8, int16 "
+        "(numerics.activation, numerics.more_activations); take one of these, a machine that has int4 there, "
+        "or --host-node of what makes it",
         "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes",
     ]
 
@@ -235,8 +236,9 @@ def test_int16_for_an_activation_of_a_machine_without_it_names_the_way_out(model
     with pytest.raises(CompileError) as caught:
         build(model, BuildOptions("edge16", types=("a=int16",)))
     assert str(caught.value).splitlines()[0] == (
-        "--type a=int16: these are activations, edge16 has int8 (numerics.activation, numerics.more_activations); "
-        "take one of these, a machine that has int16 there, or --host-node of what makes it"
+        "--type a=int16: no layer of the chip has such weights, and for activations edge16 has int8 "
+        "(numerics.activation, numerics.more_activations); take one of these, a machine that has int16 there, "
+        "or --host-node of what makes it"
     )
 
 

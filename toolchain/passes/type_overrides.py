@@ -260,8 +260,9 @@ class _OverrideNames:
         if not computed and (self.tensors(name) or self.results(name)):
             activation_types = ", ".join(self.chip.code_types)
             return (
-                f"these are activations, {self.chip.name} has {activation_types} (numerics.activation, "
-                f"numerics.more_activations); take one of these, a machine that has {kind} there, or --host-node of what makes it"
+                f"no layer of the chip has such weights, and for activations {self.chip.name} has {activation_types} "
+                f"(numerics.activation, numerics.more_activations); take one of these, a machine that has {kind} there, "
+                "or --host-node of what makes it"
             )
         near = suggestion(name, [*(self._results if computed else ()), *(self._constants if constant else ())])
         if computed:
