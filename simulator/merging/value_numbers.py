@@ -56,15 +56,16 @@ class ValueNumbers:
     def read(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int]) -> Numbers:
         """Return the numbers of a box of bytes, int64[counts]; strides in bytes, that of the last dimension included.
 
+        None of the strides is negative.
+
         The result is to be read only. It may be a view, which later writes change.
         """
-        first = address + sum(min(0, (n - 1) * s) for n, s in zip(counts, strides))
         end = address + sum((n - 1) * s for n, s in zip(counts, strides)) + 1
         view = self._view(space, address, counts, strides)
         if space >= len(self._initial):
             return view
         initial = self._initial[space] + address + _offsets(tuple(counts), tuple(strides))
-        return np.where(view == 0, initial, view) if self._last_write(space, first, end) else initial
+        return np.where(view == 0, initial, view) if self._last_write(space, address, end) else initial
 
     def write(self, space: int, address: int, counts: Sequence[int], strides: Sequence[int], numbers: Numbers) -> None:
         """Let a box of bytes hold the values of these numbers, which are broadcast to its shape.

@@ -32,7 +32,7 @@ class RoundingError:
     `noise`: energy of all errors.
     `clipped_noise`: energy of the errors of values outside the codes, of which there are `clipped`.
     `count`: number of values.
-    `low`, `high`: range of the values as they are rounded.
+    `low`, `high`: range of the values as they are rounded; inf and -inf before any.
     """
 
     masks: bool = False

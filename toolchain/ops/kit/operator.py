@@ -194,6 +194,7 @@ class TiledOp(NpuOp):
         """Return how rows (axis 1) or columns (axis 2) of an output [1, h, w, c] depend on those of the activations, by
         tensor.
 
+        An activation with an empty sequence is read as a whole for every part.
         None: parts of the output cannot be made separately, so the operator is in no cascade.
         """
         return None
