@@ -382,7 +382,7 @@ def _finite(
     """
     if x.dtype.kind != "f":
         return x.astype(np.float32)
-    if not x.size or np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
+    if not x.size or (np.isfinite(x.min()) and np.isfinite(x.max())):  # both are NaN where one element is
         return x
     if name in masks and x.max() < np.inf:  # no comparison holds for NaN
         return np.maximum(x, LOWEST, dtype=x.dtype)

@@ -167,6 +167,11 @@ def gather_model() -> onnx.ModelProto:
     return model([node("Gather", "table x", "y")], {"x": [1]}, ["y"], constants, TensorProto.INT64)
 
 
+def test_values_are_finite_also_where_their_sum_is_not() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": [4]}, ["y"])
+    assert calibrate(proto, samples([3e38, 2e38, 3e38, 2e38]), ["y"])["y"].high == np.float32(3e38)
+
+
 FAULTS = [
     (
         lambda: calibrate(log_model(), samples([1, 2, 3, 4], [1, -1, 1, 1]), ["l", "y"]),
