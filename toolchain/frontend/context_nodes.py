@@ -57,7 +57,10 @@ class ContextNode:
 
 @dataclass(frozen=True)
 class HostNodes:
-    """Consecutive nodes that onnxruntime runs. `model`: a serialized ONNX model of them. `nodes`: their names."""
+    """Consecutive nodes that onnxruntime runs. `model`: a serialized ONNX model of them. `nodes`: their names.
+
+    `outputs`: the tensors that other parts read, or the whole model gives out.
+    """
 
     model: bytes
     inputs: tuple[str, ...]

@@ -21,7 +21,8 @@ Operand: TypeAlias = str | float | Sequence[float] | Array | None
 def to_array(value: float | Sequence[float] | Array) -> Array:
     """Return the value of a constant. Integers in a list or tuple are int64, all other Python numbers float32.
 
-    An array keeps its type, except float64, which becomes float32.
+    So a number alone, a `range` and bools are float32; an empty list is int64. An array keeps its type, except float64, which
+    becomes float32.
     """
     array = np.asarray(value)
     if isinstance(value, (list, tuple)) and (array.dtype.kind == "i" or not array.size):
@@ -53,7 +54,8 @@ class StepBuilder:
         """Append a step.
 
         `name`: of the node; constants given by value become `name/i`, with the number of the input.
-        `inputs`: names of tensors, or values of constants; None for an absent one.
+        `inputs`: names of tensors, or values of constants (`to_array`); None for an absent one.
+        `outputs`: names of the tensors that it makes.
         `sources`: the model's nodes whose work it does.
         """
         names = tuple(self._input_name(f"{name}/{i}", x) for i, x in enumerate(inputs))

@@ -95,7 +95,7 @@ class LayerFigures(LayerTypes):
     busy_macs: Annotated[int, "Products that its arrays could make while they worked."]
     bound_by: Annotated[str, "The engine of the unit that works longest for it; `none` where none works."]
     segment: Annotated[int, "Index of its segment."]
-    operations: Annotated[list[int] | None, "First and last operation; null without operations."]
+    operations: Annotated[list[int] | None, "Indices of its first and last operation in the segment's program; null without any."]
     attribution: Annotated[Attribution | None, "By unit, where the layer's cycles went; null without times."]
     traffic: Annotated[dict[str, Traffic], "By memory, the bytes of its operations."]
     program_bytes: Annotated[int, "Bytes of instructions read."]
@@ -115,7 +115,7 @@ class NodeFigures(LayerTypes):
     made_by: Annotated[str, "`model` or `compiler`."]
     steps_of: Annotated[str | None, "As of the layer."]
     segment: Annotated[int | None, "Index of its segment; null without a layer."]
-    operations: Annotated[list[int] | None, "First and last operation; null without operations."]
+    operations: Annotated[list[int] | None, "Indices of its first and last operation in the segment's program; null without any."]
 
 
 class BufferUse(TypedDict):
@@ -236,7 +236,7 @@ class LayerGain(TypedDict):
     """The gain of a step of repair at a layer."""
 
     layer: Annotated[str, "The layer."]
-    before: Annotated[float, "Its measure before the step."]
+    before: Annotated[float, "Mean squared error over float's mean square before the step."]
     after: Annotated[float, "The same after it."]
 
 
