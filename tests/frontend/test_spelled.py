@@ -71,6 +71,14 @@ MATRICES = [
      "y = Slice(x, s, e, a, d) }", "Transpose Reshape Gemm Reshape Transpose"),
     ("(float[1,40,2] x, int64[39] wi) => (float[a,b,c] y) { y = Gather<axis = 1>(x, wi) }", "MatMul"),
     (RESIZED.format(by="float[4] {1,1,1.5,0.5}", how="mode = 'linear'", at="s"), "Reshape Gemm Reshape MatMul"),
+    (RESIZED.format(by="float[4] {1,1,1.5,0.7}", how="mode = 'linear'", at="s"), "Reshape Gemm Reshape MatMul"),
+    (RESIZED.format(by="float[2] {1.5,0.7}", how="mode = 'linear', axes = [2,-1]", at="s"), "Resize"),
+    (RESIZED.format(by="float[4] {1,1,1.05,2.5}", how="mode = 'linear'", at="s"), "MatMul Reshape Gemm Reshape"),
+    (RESIZED.format(by="float[4] {1,1,1.05,0.5}", how="coordinate_transformation_mode = 'asymmetric', nearest_mode = 'floor'",
+                    at="s"), "Reshape Gemm Reshape MatMul"),
+    (RESIZED.format(by="float[4] {1,1.1,1.05,1}", how="mode = 'nearest'", at="s"),  # a copy
+     "Transpose Reshape Gemm Reshape Transpose MatMul"),
+    (RESIZED.format(by="float[4] {1,0.3,1,0.75}", how="mode = 'nearest'", at="s"), "Resize"),  # it has no elements
     (RESIZED.format(by="int64[4] {1,3,17,23}", how="mode = 'cubic'", at="r, s"), "MatMul Reshape Gemm Reshape"),
     (RESIZED.format(by="int64[4] {1,3,7,5}", how="mode = 'nearest'", at="r, s"), "Reshape Gemm Reshape MatMul"),
     (RESIZED.format(by="int64[4] {1,3,24,20}", how="mode = 'linear'", at="r, s"), "Resize"),  # the chip has it

@@ -126,7 +126,7 @@ def resize(chain: NodeChain) -> None:
         factor_or_size if factor_or_size is not None and factor_or_size.size else None
         for factor_or_size in map(scope.constants.get, (scales, sizes))
     )
-    if a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in before or not scope.is_float(x):
+    if a.get("axes") or a["keep_aspect_ratio_policy"] != "stretch" or 0 in (*before, *after) or not scope.is_float(x):
         return
     if a["coordinate_transformation_mode"] == "tf_crop_and_resize" or (scale_values is None and size_values is None):
         return
@@ -143,13 +143,9 @@ def resize(chain: NodeChain) -> None:
     if not changed or any(before[i] * after[i] > MAX_MATRIX for i in changed):
         return
     for i in sorted(changed, key=lambda i: after[i] / before[i]):  # what makes it smaller first
-        x = multiply_axis(
-            chain,
-            x,
-            i,
-            len(before),
-            _matrix(n, before[i], after[i], None if scale_values is None else float(scale_values[i]), scope),
-        )
+        scale = None if scale_values is None else float(scale_values[i])
+        is_beside = before[i] == after[i] and before != after
+        x = multiply_axis(chain, x, i, len(before), _matrix(n, before[i], after[i], scale, is_beside, scope))
 
 
 def _has_phases(before: Sequence[int], after: Sequence[int], a: Mapping[str, object]) -> bool:
@@ -163,13 +159,20 @@ def _has_phases(before: Sequence[int], after: Sequence[int], a: Mapping[str, obj
     return max(large // small for small, large in zip(before[2:], after[2:])) <= MAX_RESIZE_FACTOR
 
 
-def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, scope: Rewriter) -> np.ndarray:
-    """Return the matrix [after, before], float64, by which the Resize maps one axis."""
+def _matrix(n: OnnxNode, before: int, after: int, scale: float | None, is_beside: bool, scope: Rewriter) -> np.ndarray:
+    """Return the matrix [after, before], float64, by which the Resize maps one axis.
+
+    `is_beside`: compute it beside an axis that gets larger. onnxruntime copies where no axis changes its size, whatever
+    the scale.
+    """
+    more = (1, 1) if is_beside else ()  # neutral, so that the last two axes are those that may change
+    others = (1, 1, 2) if is_beside else (1,)
     names = ("x", "", "by") if scale is not None else ("x", "", "", "by")
-    by = np.asarray([1, scale], np.float32) if scale is not None else np.asarray([before, after], np.int64)
+    by = np.asarray([*others, scale], np.float32) if scale is not None else np.asarray([before, *others[1:], after], np.int64)
     node = replace(n, inputs=names, outputs=("y",))
-    interpolation = evaluate(node, {"x": np.eye(before, dtype=np.float32), "by": by}, scope.opset)["y"]
-    return interpolation.T.astype(np.float64)
+    unit: np.ndarray = np.eye(before, dtype=np.float32).reshape(before, *more, before)
+    interpolation = evaluate(node, {"x": unit, "by": by}, scope.opset)["y"]
+    return interpolation.reshape(before, -1, after)[:, 0].T.astype(np.float64)
 
 
 DECOMPOSITIONS: Mapping[str, Decomposition] = {"Gather": gather, "Pad": pad, "Resize": resize, "Slice": reverse_slice}
