@@ -8,6 +8,7 @@ import pytest
 from onnx_text import model, save
 from same_outputs import check_same
 
+from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 
 X = "(float[2,3,4,6] x) => (float[a,b,c,d] y)"
@@ -73,6 +74,16 @@ OLD_AND_NEW_FORMS += [pytest.param(21, GROUPS, id="GroupNormalization 21")]
 @pytest.mark.parametrize(("opset", "text"), OLD_AND_NEW_FORMS)
 def test_a_spelling_means_the_same_up_to_its_last_opset_and_from_its_first(tmp_path: Path, opset: int, text: str) -> None:
     check_same(save(model(text, opset), tmp_path))
+
+
+def test_a_resize_of_opset_10_whose_larger_part_changes_no_size(tmp_path: Path) -> None:
+    path = save(model(f"{X} {{ s = float[4] {{1,1,1.1,0.5}} y = Resize(x, s) }}", 10), tmp_path)
+    with pytest.raises(CompileError) as caught:
+        load_model(path)
+    assert str(caught.value) == (
+        "node Resize_0 (Resize): scales [1.0, 1.0, 1.100000023841858, 0.5] make an axis smaller, and scale others without "
+        "changing their sizes\n  help: export with opset 11 or newer"
+    )
 
 
 def test_an_empty_part_of_a_concat_is_nothing(tmp_path: Path) -> None:

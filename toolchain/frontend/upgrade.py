@@ -149,7 +149,7 @@ def upsample(old: Old) -> Upgraded:
     """Upgrade Upsample of opsets 7 and 9, and Resize of opset 10, to Resize with y[i] = x[floor(i / scale)].
 
     Along an axis that it makes smaller, nearest takes ceil(i / scale), as onnxruntime does in these opsets. A Resize that makes
-    some axes smaller and others larger becomes two.
+    some axes smaller and others larger becomes two. Raise NodeFault where the second changes no size.
     """
     if old.opset >= 11:
         return Upgraded([old.node])
@@ -163,10 +163,14 @@ def upsample(old: Old) -> Upgraded:
         return Upgraded([_make_resize(node, node.inputs[0], name, mode, "floor")])
     if (scales <= 1).all():
         return Upgraded([_make_resize(node, node.inputs[0], name, mode, "ceil")])
+    larger = np.maximum(scales, 1)
+    if all(int(size * scale) == size for size, scale in zip(old.shape(0), larger)):  # onnxruntime copies by such scales alone
+        reason = f"scales {scales.tolist()} make an axis smaller, and scale others without changing their sizes"
+        raise refuse_node(node, reason, "export with opset 11 or newer")
     smaller, less, more = (f"{node.name}/{what}" for what in ("smaller", "scales below 1", "scales above 1"))
     first = replace(_make_resize(node, node.inputs[0], less, mode, "ceil"), name=smaller, outputs=(smaller,))
     second = _make_resize(node, smaller, more, mode, "floor")
-    return Upgraded([first, second], {less: np.minimum(scales, 1), more: np.maximum(scales, 1)})
+    return Upgraded([first, second], {less: np.minimum(scales, 1), more: larger})
 
 
 def _make_resize(node: OnnxNode, x: str, scales: str, mode: str, nearest: str) -> OnnxNode:
