@@ -232,6 +232,15 @@ def test_the_level_is_that_of_the_tensors_that_get_wider_codes(tmp_path: Path, l
     assert not count or (before_db, after_db) == (levels[0], levels[count])
 
 
+def test_a_part_that_gains_its_little_by_few_groups_does_not_decide(tmp_path: Path) -> None:
+    class TwoParts(ListedTrials):
+        def measure_levels(self, count: int) -> dict[str, float]:
+            return {"y": self._worst_db[count], "z": -10.0 if count == 0 else -7.5}
+
+    trials = TwoParts(open_network(write_network(tmp_path, NORM)), {0: 18.0, 8: 30.0, 4: 29.7, 2: 22.0, 1: 19.0})
+    assert trials.solve(nothing, 1.1) == (4, (-10.0, -7.5))
+
+
 def test_machines_of_one_type_and_a_budget_of_1_change_nothing(tmp_path: Path) -> None:
     network = open_network(write_network(tmp_path, NORM))
     before = Quantization({})

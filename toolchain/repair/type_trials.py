@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
+import numpy as np
+
 from quant.calibrate import calibrate, default_observer
 from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
@@ -20,7 +22,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.repair.compensate_rounding import offset_zero_points
-from toolchain.repair.evaluate_outputs import CEILING_DB, SAME_DB, OutputEvaluator
+from toolchain.repair.evaluate_outputs import CEILING_DB, FLOOR_DB, SAME_DB, OutputEvaluator
 from toolchain.repair.network import CycleCounter, Network, Progress
 from toolchain.report.fidelity import LOW_DB
 
@@ -89,25 +91,26 @@ class TypeTrials:
     def solve(self, progress: Progress, slowdown: float) -> tuple[int, tuple[float, float]]:
         """Return how many groups of the order to widen, 0 for none, and the worst part that gains, in dB before and after.
 
-        It begins with the most groups that the budget of cycles allows, and halves their number while that part loses less
-        than SAME_DB. Parts that gain nothing by wider codes do not count. Groups that raise it by no more than SAME_DB are
-        not widened; the second level is then that of the trial. Where no part gains, both levels are the worst of all parts.
+        It begins with the most groups that the budget of cycles allows, and halves their number while the parts that gain lose
+        less than SAME_DB in the mean. Parts that gain nothing by wider codes do not count. Groups that raise the mean by no more
+        than SAME_DB are not widened; the second level is then that of the trial.
 
-        `slowdown`: the budget, as a factor of the cycles without wider codes.
+        `slowdown`: the budget, times the cycles without wider codes.
         """
         count = self._find_most_within_budget(progress, slowdown)
         gaining_parts = self._list_gaining_parts(0, count)
         if not gaining_parts:
             worst = min(self.measure_levels(0).values(), default=0.0)
             return 0, (worst, worst)
-        before_db, level = (self._find_worst_db(n, gaining_parts) for n in (0, count))
+        before_db, level = (self._find_mean_db(n, gaining_parts) for n in (0, count))
         best = level
         while count > 1 and self._is_within_budget(count // 2, slowdown):
-            half = self._find_worst_db(count // 2, gaining_parts)
+            half = self._find_mean_db(count // 2, gaining_parts)
             if half < best - SAME_DB or half <= before_db + SAME_DB:
                 break
             count, level, best = count // 2, half, max(half, best)
-        return (count if level > before_db + SAME_DB else 0), (before_db, level)
+        before_worst_db, worst_db = (self._find_worst_db(n, gaining_parts) for n in (0, count))
+        return (count if level > before_db + SAME_DB else 0), (before_worst_db, worst_db)
 
     def find_worst_of_all(self, count: int) -> float:
         """Return the least level of all parts in dB with so many groups, whether they gain or not."""
@@ -131,8 +134,19 @@ class TypeTrials:
 
         An axis of which no index is below LOW_DB any more has no level, and counts as LOW_DB.
         """
+        return min(self._list_levels(count, parts), default=CEILING_DB)
+
+    def _find_mean_db(self, count: int, parts: Sequence[str]) -> float:
+        """Return the mean level of these parts with so many groups, each cut to FLOOR_DB to CEILING_DB.
+
+        A part that hardly gains would otherwise decide for all: it may have what it can get by one group.
+        """
+        return float(np.clip(self._list_levels(count, parts), FLOOR_DB, CEILING_DB).mean())
+
+    def _list_levels(self, count: int, parts: Sequence[str]) -> list[float]:
+        """Return the level in dB of each of these parts with so many groups; LOW_DB for an axis that has none any more."""
         levels = self.measure_levels(count)
-        return min((levels.get(part, LOW_DB) for part in parts), default=CEILING_DB)
+        return [levels.get(part, LOW_DB) for part in parts]
 
     def count_tensors(self, count: int) -> int:
         """Return the number of tensors of the chip that have wider codes with the first groups."""
