@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -129,8 +129,8 @@ def test_refused(backend: str, reason: str, installed: None, in_workshop: Path, 
 @pytest.mark.parametrize(
     ("result", "reason"),
     [
-        (lambda dram: Execution([dram]), "gives memories as list, not by name"),
-        (lambda dram: Execution({"dram": dram}, [0], [1]), "gives times that are no arrays"),
+        (lambda dram: Execution(cast(Any, [dram])), "gives memories as list, not by name"),
+        (lambda dram: Execution({"dram": dram}, cast(Any, [0]), cast(Any, [1])), "gives times that are no arrays"),
     ],
 )
 def test_results_of_another_form_are_refused(result: Callable[[np.ndarray], Execution], reason: str, in_workshop: Path) -> None:
