@@ -91,8 +91,8 @@ class TypeTrials:
     def solve(self, progress: Progress, slowdown: float) -> tuple[int, tuple[float, float]]:
         """Return how many groups of the order to widen, 0 for none, and the worst part that gains, in dB before and after.
 
-        It begins with the most groups that the budget of cycles allows, and halves their number while the parts that gain lose
-        less than SAME_DB in the mean. Parts that gain nothing by wider codes do not count. Groups that raise the mean by no more
+        It begins with the most groups that the budget of cycles allows, and halves their number. It ends where the parts that
+        gain lose SAME_DB in the mean. Parts that gain nothing by wider codes do not count. Groups that raise the mean by no more
         than SAME_DB are not widened; the second level is then that of the trial.
 
         `slowdown`: the budget, times the cycles without wider codes.
