@@ -169,6 +169,19 @@ CASES = {
     "a convolution": ("float[4,3,8,8] x", "float[4,5,8,8] y", "y = Conv<kernel_shape=[3,3],pads=[1,1,1,1]>(x, w)", True),
     "rows of a product": ("float[4,3] x", "float[4,5] y", "y = Gemm(x, g)", True),
     "products of computed operands": ("float[4,2,6,6] x, float[4,2,6,6] z", "float[4,2,6,6] y", "y = MatMul(x, z)", True),
+    "a left stack for all samples, which their number does not divide": (
+        "float[1,6,5,7] x, float[4,6,7,3] z",
+        "float[4,6,5,3] y",
+        "y = MatMul(x, z)",
+        True,
+    ),
+    "a left stack for all samples, which their number divides": (
+        "float[1,8,5,7] x, float[4,8,7,6] z",
+        "float[4,8,5,6] y",
+        "y = MatMul(x, z)",
+        True,
+    ),
+    "a right stack for all samples": ("float[4,8,5,7] x, float[1,8,7,6] z", "float[4,8,5,6] y", "y = MatMul(x, z)", True),
     "an operand for all samples": ("float[4,3,8,8] x, float[1,3,8,8] z", "float[4,3,8,8] y", "y = Mul(x, z)", True),
     "an operand without the dimension": ("float[4,3,8,8] x, float[3,8,8] z", "float[4,3,8,8] y", "y = Add(x, z)", True),
     "movers inside a sample": (

@@ -120,16 +120,17 @@ class IntegerMatrixProduct(TiledOp):
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         """Return the operator itself for one sample along `axis` of the output; None where samples are not made one by one.
 
-        Rows may be the samples, columns may not. A second operand without that dimension, or with one element along it,
-        serves all samples. None: an operand with that dimension is constant, a of another rank, or a x a shares an operand.
+        Rows may be the samples, columns may not. An operand with one element along `axis` serves all samples, as b does without
+        that dimension. None: an operand with a part for each sample is constant, a has another rank, or a x a shares an operand.
         """
         a, b = layer.node.inputs
         rank, shape = len(layer.output.shape), layer.types[b].shape
         operand_axis = axis - (rank - len(shape))
-        shared = axis == rank - 2 or operand_axis < 0 or shape[operand_axis] == 1
-        if axis == rank - 1 or len(layer.types[a].shape) != rank or (shared and a == b):
+        b_is_shared = axis == rank - 2 or operand_axis < 0 or shape[operand_axis] == 1
+        if axis == rank - 1 or len(layer.types[a].shape) != rank or (b_is_shared and a == b):
             return None
-        counted = (a,) if shared else (a, b)
+        a_is_shared = layer.types[a].shape[axis] == 1
+        counted = tuple(n for n, is_shared in ((a, a_is_shared), (b, b_is_shared)) if not is_shared)
         return None if any(n in layer.constants for n in counted) else PerSample(self, counted)
 
     def contiguous_dims(self, node: Node) -> Mapping[str, int]:
