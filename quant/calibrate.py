@@ -155,6 +155,7 @@ class ObservedRanges:
 
         Where a tensor held a mask's values, its range is from the smallest to the largest value.
         `numerics`: of all tensors; 'mse' alone reads it.
+        'percentile' takes COMMON_PERCENT. `calibrate` does not widen, so its ranges may be narrower.
         """
         range_by_tensor: dict[str, Range] = {}
         for name, histogram in self.histograms.items():
@@ -196,7 +197,7 @@ def observe_all(
 ) -> ObservedRanges:
     """Return histograms of `tensors` from one pass over the data, of which every observer's range can be had.
 
-    Arguments and errors are those of `calibrate`; integer tensors are not refused.
+    Its arguments mean what they do in `calibrate`, and its errors are the same, but integer tensors are not refused.
     """
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}

@@ -20,10 +20,11 @@ NO_ENGINE = -1
 class RunOrder:
     """The structure of one program; operations are indices into it, repeats and calls written out.
 
-    `names`: of the queues, in the order of `chip.units`.
+    `names`: of the queues, in the order of `chip.units`, for messages.
     `engine`: queue of each operation (NO_ENGINE: End).
     `legal`: every operation but Ends, in an order that can run.
     `signal_by_wait`: the Signal that each Wait takes: the k-th Wait of a semaphore takes its k-th Signal.
+    A semaphore has one signalling and one waiting queue, as `check_semaphores` checks; else they count in the order of this run.
     `least_depths`: for each queue the entries without which the program deadlocks, at least 1.
     The depths depend on the program alone.
     """
@@ -51,8 +52,9 @@ def describe(index: int, ops: Sequence[MachineOp], chip: Chip) -> str:
 
 
 def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
-    """Run the queues without times: in-order engines, a front end that stops at a full queue, counting semaphores.
+    """Run the queues without times: in-order engines, a front end, counting semaphores.
 
+    The front end stops at a full queue, and at an operation that STALLS until that has ended.
     Whether a program can finish does not depend on times: each Wait takes a fixed Signal, each queue a fixed
     order.
     Raise ProgramError on a deadlock, naming the blocked operations.
@@ -70,7 +72,10 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
 
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
-    """Return the queue of each operation, NO_ENGINE for End. Raise ProgramError as `program_order`, deadlocks aside."""
+    """Return the queue of each operation, NO_ENGINE for End. Raise ProgramError as `program_order`, deadlocks aside.
+
+    `names`: of the queues, for messages.
+    """
     engine: list[int] = []
     semaphores = chip.sync.semaphores
     for index, op in enumerate(ops):

@@ -1,6 +1,7 @@
 """Computes scales and minima of groups of weights, and codes in them: real = channel's scale x (m_g code + n_g).
 
 A group is some neighbours along the reduction with a scale m_g, an integer, and a minimum n_g, an integer that machines may lack.
+A minimum is the value at code 0; it is the group's least weight only where codes begin at 0.
 `RealGroups` has both as real numbers, and `quant.fixed_point.sums.grouped_sums` defines the integer form. In shapes, `o` counts
 output channels, `g` groups of a channel, `k` weights of a channel.
 """
@@ -42,7 +43,8 @@ def covering_groups(rows: Array, size: int, numerics: Numerics, method: str) -> 
     """Return scales and minima of groups of `size` weights for weights float64[o, k].
 
     A scale covers its group (`method` minmax), or has least squared error (mse). Where the machine has minima, it covers from the
-    least to the largest weight, whatever the method; else it is symmetric. A group of zeros has scale 0 then.
+    least to the largest weight, whatever the method; else it is symmetric. The last group of a channel may be shorter.
+    A group of zeros has scale 0. With minima any group of equal weights has scale 0, and its minimum is their value.
     """
     count, first_last = group_count(rows.shape[1], size), weight_code_range(numerics.weight)
     missing = ((0, 0), (0, count * size - rows.shape[1]))
@@ -60,7 +62,8 @@ def channel_scales(real: RealGroups, numerics: Numerics) -> Array:
     """Return float64[o], or [1] where channels share one: the least scales at which scales and minima of all groups fit their
     bits.
 
-    They are powers of two where the machine has only those. A channel of zeros takes the largest scale of the others.
+    They are powers of two where the machine has only those. No scale is below SMALLEST_CHANNEL times the largest. A channel of
+    zeros takes the largest scale of the others, or 2^-7 where all are zero.
     """
     form = form_of(numerics)
     required = real.scales.max(1, initial=0.0) / form.largest_scale

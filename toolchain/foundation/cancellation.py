@@ -48,7 +48,8 @@ def run_cancellable(task: Callable[[], Result], cancel: CancelEvent | None) -> R
     """Return the result of `task`, which is ended soon after `cancel` is set. Raise CancelledError then.
 
     `cancel`: None lets the task run to its end. If it is set already, the task does not begin.
-    Exceptions of a task that was not being cancelled pass through.
+    A task that returns before the interrupt arrives gives its result. Any exception after the interrupt becomes CancelledError,
+    except KeyboardInterrupt and SystemExit. Exceptions of a task that was not being cancelled pass through.
     A watching thread raises an exception in this one. It arrives between two steps of Python, so that a single call of numpy
     or onnxruntime is waited for.
     """

@@ -2,6 +2,7 @@
 
 Such are reversed Slices, Gathers in any order, Pads by reflection, and Resizes with fractional factors.
 Plain selections use a matrix of 0 and 1, which integers multiply exactly. A decomposition adds no steps where copies suffice.
+Each adds none either for inputs that are not float, or where a matrix has more than `MAX_MATRIX` elements.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.nda
     """Add a product of `x` with a matrix along one axis and return its output.
 
     The last axis is multiplied from the right, the one before it from the left. Any other axis is transposed to be the last.
-    `rank`: of x. `matrix`: [after, before] of the dimension.
+    `axis`: from 0 on. `rank`: of x. `matrix`: [after, before] of the dimension; it takes the type of the node's first input.
     """
     matrix = matrix.astype(chain.scope.types[chain.node.inputs[0]].dtype)
     if axis == rank - 1:
@@ -47,7 +48,8 @@ def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
 def pad(chain: NodeChain) -> None:
     """Rewrite a Pad by edge, reflection or wrap-around, by at most sqrt(`MAX_MATRIX`) elements at each end.
 
-    Axis by axis it becomes a Concat of the part before, the tensor, and the part after.
+    They are also at most the dimension, for reflection one less. Axis by axis the Pad becomes a Concat of the part before, the
+    tensor, and the part after.
     """
     n, scope = chain.node, chain.scope
     mode, pads, x = n.op.attributes["mode"], scope.constants.get(n.inputs[1]), n.inputs[0]
@@ -79,7 +81,10 @@ def pad(chain: NodeChain) -> None:
 
 
 def reverse_slice(chain: NodeChain) -> None:
-    """Decompose a Slice by negative steps, in the form of `slice_rules`, over more than `MAX_PARTS` elements."""
+    """Decompose a Slice by negative steps, in the form of `slice_rules`, into a product for each reversed axis.
+
+    One of its reversed axes has more than `MAX_PARTS` elements.
+    """
     n, scope = chain.node, chain.scope
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):

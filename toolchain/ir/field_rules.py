@@ -32,7 +32,8 @@ def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | 
     """Return the first fault of the fields of a node, as operator, field, value and limit; None: there is none.
 
     `node`: of the toolchain, a plug-in or ONNX; nodes of other domains are not checked. Fields of a plug-in must fit their type
-    hints and have no other limits. `types`: of the node's tensors; without an entry the checks that need it are left out.
+    hints and pass its `find_own_fault`; limits by name do not bind them.
+    `types`: of the node's tensors; without an entry the checks that need it are left out.
     """
     if isinstance(node.op, OnnxOp):
         if node.op.domain not in _DOMAINS:
@@ -49,7 +50,8 @@ def find_field_fault(node: Node[Any], types: Mapping[str, TensorType]) -> str | 
 def find_hint_fault(kind: type, values: Mapping[str, Any]) -> str | None:
     """Return a text on the first value that is not of its field's type, with field, value and type; None: all are.
 
-    `kind`: a dataclass. `values`: by name of its fields; a name that it lacks is a KeyError.
+    `kind`: a dataclass. `values`: by name of its fields, of which those that are absent are not checked.
+    Raise KeyError for a name that the class has no field for, unless a fault comes before it.
     """
     hints = get_type_hints(kind)
     faults = (f"{n} {_show(v)}: must be {_describe(hints[n])}" for n, v in values.items() if not _fits(v, hints[n]))

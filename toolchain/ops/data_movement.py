@@ -2,6 +2,7 @@
 permutations.
 
 Classes follow `FloatOp` and `MoveOp` in `ops.kit.operator`; a rule function emits operators into its context, or refuses.
+The rule of Resize is in `ops.resize`.
 `HOSTED` says why gathers and scatters by computed indices stay on the host.
 """
 
@@ -69,6 +70,7 @@ class Pad(FloatOp):
 
     @property
     def brings(self) -> tuple[float, ...]:
+        """The padding value, which x's codes must hold where the output keeps their scale."""
         return (self.value,)
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:

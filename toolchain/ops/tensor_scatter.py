@@ -1,7 +1,8 @@
 """Write and read rows at a place that is a number of each run: TensorScatter, and circular buffers of states.
 
-A base register that is read from memory (control.indirect) holds the place. On machines without it, writing one row is
-decomposed into a choice over all places. Classes follow `FloatOp` and `MoveOp` in `ops.kit.operator`.
+A base register that is read from memory (control.indirect) holds the place. Without it, in circular mode, and where each sample
+has its own place, writing one row is decomposed into a choice over all places.
+Classes follow `FloatOp` and `MoveOp` in `ops.kit.operator`.
 """
 
 from __future__ import annotations
@@ -152,7 +153,11 @@ def _find_missing_type(places: int, chip: Chip) -> str | None:
 
 
 def find_missing_row_support(node: OnnxNode, graph: Graph, chip: Chip) -> str | None:
-    """Return why the machine cannot write rows where the number says, or None. Then a single row can be decomposed."""
+    """Return why the machine cannot write the rows of a TensorScatter where a number of each run says; None: it can.
+
+    The reason lies in the machine or in the node: a constant or absent place, one place for each sample, or circular mode.
+    `one_row` decomposes such a node where it writes a single row.
+    """
     cache, _, *at = node.inputs
     if not any(at) or at[0] in graph.constants:
         return "its place is constant"
@@ -168,7 +173,7 @@ def _axis(node: OnnxNode, graph: Graph) -> int:
 
 
 def scatter(scope: SelectionContext) -> None:
-    """Select a TensorScatter. Refuse it without indirect base registers, and for constant operands or several places."""
+    """Select a TensorScatter. Refuse it for any reason of `find_missing_row_support`, and where cache or rows are constant."""
     reason = find_missing_row_support(scope.node, scope.graph, scope.chip)
     cache, new, *at = scope.node.inputs
     if reason is not None:
@@ -180,7 +185,10 @@ def scatter(scope: SelectionContext) -> None:
 
 
 def one_row(steps: DecompositionBuilder) -> None:
-    """Decompose a TensorScatter of one row: Where chooses the new row at its place, the cache elsewhere. Refuse several rows."""
+    """Decompose a TensorScatter of one row of each sample: Where chooses the new row at its place, the cache elsewhere.
+
+    Each sample may have its own place, also in circular mode, on any machine. Several rows of a sample are refused.
+    """
     cache, new, *at = steps.node.inputs
     shape, axis = steps.shape(cache), _axis(steps.node, steps.graph)
     if steps.shape(new)[axis] != 1:

@@ -30,7 +30,7 @@ class Item:
     """A decision: `size` bytes are kept during the steps [start, end), which saves `saving` bytes, or not.
 
     `group`: index of the item's group, -1: none. When every item of a group is kept, the group's bonus is saved, too.
-    `share`: this item's share of that bonus, for bounds alone.
+    `share`: this item's share of that bonus, for bounds and the greedy order. The shares of a group sum to at least its bonus.
     """
 
     start: int
@@ -46,7 +46,7 @@ def choose(items: Sequence[Item], bonus: Sequence[int], free: Sequence[int], eff
 
     `bonus`: bytes by group. `free`: bytes available at each step, up to the last end; a negative number is no room.
     `effort`: labels in all, shared evenly by the items. The choice is optimal where the bound equals the bytes saved.
-    No item is needed; then nothing is kept.
+    Savings and bonuses are not negative, and each group has items. Without items nothing is kept.
     """
     best_items, best = _greedy(items, bonus, free)
     if best >= sum(max(0, item.saving) for item in items) + sum(max(0, more) for more in bonus):
