@@ -242,7 +242,10 @@ def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarra
 
 
 def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, loose: Collection[str]) -> Samples:
-    """Return the samples of a directory. Raise CompileError where it holds none, or files of several kinds."""
+    """Return the samples of a directory. Raise CompileError where it holds none, or files of several kinds.
+
+    Raise MissingArray where only some of the inputs have a directory of their own.
+    """
     files = _list_visible_files(path)
     images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES]
     arrays = [f for f in files if f.suffix in (".npy", ".npz")]
@@ -257,6 +260,7 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, lo
         count, start = image_samples(path, images, inputs, preprocess)
         return Samples(str(path), count, start)
     if not arrays:
+        _require_directories(path, inputs)
         raise CompileError(f"{path}: no .npy, .npz or images in this directory{_describe_others(path, files)}")
     if len({f.suffix for f in arrays}) > 1:
         raise CompileError(f"{path}: holds both .npy and .npz; keep one kind, since nothing says which are the samples")
@@ -264,6 +268,15 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None, lo
         problem = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
         raise MissingArray(f"{problem}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
     return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs, loose) for f in arrays))
+
+
+def _require_directories(path: Path, inputs: Iterable[str]) -> None:
+    """Raise MissingArray where some inputs have a directory of .npy files in `path`, and others have none."""
+    missing = [name for name in inputs if not (path / name).is_dir()]
+    available = [name for name in inputs if name not in missing and any((path / name).glob("*.npy"))]
+    if missing and available:
+        problem = f"{path}: no directory for input {missing[0]!r} (directories: {', '.join(map(repr, available))})"
+        raise MissingArray(f"{problem}; make a directory of .npy for it, named like the input", missing)
 
 
 def _describe_others(path: Path, files: Sequence[Path]) -> str:

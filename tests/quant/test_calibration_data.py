@@ -156,6 +156,8 @@ def write_bad_data(d: Path) -> None:
     (d / "text.txt").write_text("x")
     for name in ("empty", "mixed", "forms", "arrays", "images", "broken", "other", "suffix", "channels_last"):
         (d / name).mkdir()
+    (d / "halves" / "x").mkdir(parents=True)
+    np.save(d / "halves" / "x" / "0.npy", ARRAY[0])
     for name in ("classes/cats/a.png", "classes/dogs/b.png", "suffix/a.gif", "suffix/b.webp"):
         (d / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(d / name)
@@ -270,6 +272,11 @@ BAD_DATA = [
         ONE,
         "{d}/suffix: no .npy, .npz or images in this directory, but 2 other files (.gif, .webp); save samples as .npy, or images "
         "as .png, .jpg, .jpeg, .bmp",
+    ),
+    (
+        "halves",
+        TWO,
+        "{d}/halves: no directory for input 'ids' (directories: 'x'); make a directory of .npy for it, named like the input",
     ),
     (
         "classes",

@@ -15,7 +15,7 @@ import onnx.printer
 import onnxruntime
 import pytest
 
-from quant.calibration_data import open_data
+from quant.calibration_data import Samples, open_data
 from quant.file import read_parameters
 from tests.cli.commands import run
 from tests.codegen.test_feature_maps import machine as with_granules
@@ -32,6 +32,8 @@ from toolchain.frontend import load_model, pair_states
 from toolchain.frontend.state_pairs import pair_by_name
 from toolchain.ir.states import StatePart
 from toolchain.isa import Machine, load_machine
+from toolchain.judging.evaluation_data import inputs_of
+from toolchain.judging.stateful_samples import open_samples
 from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.goals import Goal
 from toolchain.schedule.region_planner import RegionPlanner
@@ -404,6 +406,61 @@ def test_data_that_lack_what_could_be_a_state(tmp_path: Path) -> None:
     message = f"{data}: no array for input 'h' (arrays: 'x'); save it as numpy.savez(path, **{{'h': x}})"
     way_out = "what is an output of the run before needs no data: --state h=y or --state h=hn"
     assert str(fault.value) == f"{message}\n  help: {way_out}"
+
+
+def open_case(name: str, data: Path | str, states: tuple[str, ...], folder: Path) -> tuple[Samples, tuple[str, ...]]:
+    """Return samples and notes that the data give for a case with these pairs of states."""
+    model = pair_states(load_model(save_case(name, folder)[0]), states)
+    return open_samples(str(data), model, inputs_of(model))
+
+
+def save_samples(data: Path, samples: list[dict[str, np.ndarray]], folders: tuple[str, ...] = ()) -> None:
+    """Save each sample as an .npz in the directory `data`. `folders`: instead, .npy of these inputs, in a directory for each."""
+    for index, sample in enumerate(samples):
+        for name in folders:
+            (data / name).mkdir(parents=True, exist_ok=True)
+            np.save(data / name / f"{index:03}.npy", sample[name])
+        if not folders:
+            data.mkdir(exist_ok=True)
+            np.savez(data / f"{index:03}.npz", allow_pickle=False, **sample)
+
+
+def test_a_directory_for_each_input_may_lack_those_of_the_states(tmp_path: Path) -> None:
+    """Check that it gives the samples of an .npz without the states."""
+    steps, data = sequence("two", 24), tmp_path / "folders"
+    save_samples(data, steps, ("x",))
+    samples, notes = open_case("two", data, ("h=hn", "c=cn"), tmp_path)
+    expected, _ = open_case("two", tmp_path / "data.npz", ("h=hn", "c=cn"), tmp_path)
+    for sample, other in zip(samples, expected, strict=True):
+        assert sample.keys() == other.keys() and all(np.array_equal(sample[n], other[n]) for n in other)
+    how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
+    assert notes == (f"{data} has no h, c: {how}",)
+
+
+def test_data_that_hold_one_of_two_states_say_that_it_is_not_read(tmp_path: Path) -> None:
+    steps, data = sequence("two", 24), tmp_path / "one.npz"
+    ones = np.ones((24, 1, 8), np.float32)
+    np.savez(data, allow_pickle=False, x=np.stack([s["x"] for s in steps]), h=ones)
+    samples, notes = open_case("two", data, ("h=hn", "c=cn"), tmp_path)
+    how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
+    assert notes == (f"{data} has no c: {how}; what it holds of h is not read",)
+    assert not next(iter(samples))["h"].any()
+
+
+def test_a_missing_state_that_shows_when_samples_are_read_is_explained(tmp_path: Path) -> None:
+    """Check files that are opened sample by sample, without paired states, and with one of two."""
+    save_samples(tmp_path / "samples", sequence("two", 2))
+    module = "import numpy\ndef make():\n    yield {'x': numpy.zeros((1, 8), 'f')}\n"
+    (tmp_path / "g.py").write_text(module, "utf-8")
+    for data in (tmp_path / "samples", f"{tmp_path / 'g.py'}:make"):
+        for states, way_out in (
+            (("none",), "--state h=y or --state h=hn or --state h=cn"),
+            (("h=hn",), "--state c=y or --state c=cn"),
+        ):
+            samples, _ = open_case("two", data, states, tmp_path)
+            help_line = f"\n  help: what is an output of the run before needs no data: {way_out}"
+            with pytest.raises(CompileError, match=f"no array for input '.'.*{re.escape(help_line)}$"):
+                next(iter(samples))
 
 
 def test_data_that_hold_a_state_of_another_shape_are_refused(tmp_path: Path) -> None:

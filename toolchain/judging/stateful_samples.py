@@ -7,6 +7,7 @@ before left.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -26,29 +27,35 @@ def open_samples(
 ) -> tuple[Samples, tuple[str, ...]]:
     """Open data that hold the states like other inputs, or none of them, and return samples and notes.
 
-    Without them states are zero at first and go from sample to sample, which a note says.
+    Where data lack a state, all states are zero at first and go from sample to sample. What the data hold of other states is
+    not read. A note says both.
 
     `inputs`: types of all inputs of the model.
     `limit`: the first so many samples at most; None: all.
     `loose`: inputs that may hold NaN and infinity.
-    Raise CompileError for data that cannot be read or do not fit; it says where a missing input may be a state.
+    Raise CompileError, here or when samples are read, for data that cannot be read or do not fit. It says where a missing input
+    may be a state.
     """
     pasts = [pair.past for pair in model.states]
     try:
         samples = open_data(spec, inputs, limit=limit, loose=loose)
         if pasts:
             next(iter(samples))
-        return samples, samples.notes
     except MissingArray as fault:
-        if set(pasts).isdisjoint(fault.inputs):
+        missing = [name for name in pasts if name in fault.inputs]
+        if not missing:
             raise _explain_missing(fault, model) from None
+    else:
+        return _explain_samples(samples, model), samples.notes
     others = {name: kind for name, kind in inputs.items() if name not in pasts}
     try:
         rest = open_data(spec, others, limit=limit, loose=loose)
     except MissingArray as fault:
         raise _explain_missing(fault, model) from None
-    how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
-    return run_states_in_float(rest, model, inputs), (*rest.notes, f"{spec} has no {', '.join(pasts)}: {how}")
+    note = f"{spec} has no {', '.join(missing)}: the samples are taken as one sequence, in order, with states of the float model"
+    unread = [name for name in pasts if name not in missing]
+    note += " from zeros on" + (f"; what it holds of {', '.join(unread)} is not read" if unread else "")
+    return run_states_in_float(_explain_samples(rest, model), model, inputs), (*rest.notes, note)
 
 
 def model_data(
@@ -89,6 +96,18 @@ def _explain_missing(fault: MissingArray, model: NormalModel) -> CompileError:
     if not likely:
         return fault
     return CompileError(f"{fault}\n  help: what is an output of the run before needs no data: {' or '.join(likely[:3])}")
+
+
+def _explain_samples(samples: Samples, model: NormalModel) -> Samples:
+    """Return the samples; a missing input that shows only when they are read is explained as `_explain_missing` does."""
+
+    def start() -> Iterator[Sample]:
+        try:
+            yield from samples
+        except MissingArray as fault:
+            raise _explain_missing(fault, model) from None
+
+    return replace(samples, start=start)
 
 
 def run_states_in_float(samples: Samples, model: NormalModel, inputs: Types) -> Samples:
