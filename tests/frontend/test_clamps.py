@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Quant
 from toolchain.ops.kit.operator import clamp_codes
-from toolchain.ops.scalar_functions import X, clip_bounds
+from toolchain.ops.scalar_functions import X, affine_bounds, clip_bounds, find_function_fault
 
 MACHINES = ["edge16", "ws8_pow2", "wide32_w4a16"]
 TAILS = [
@@ -57,3 +58,17 @@ def test_bounds_of_any_chain() -> None:
 def test_contradictory_codes_are_our_bug() -> None:
     with pytest.raises(InternalError, match="a clamp from 1 to -1"):
         clamp_codes((1.0, -1.0), Quant(0.1, 0), CodeType.INT8)
+
+
+def test_whole_numbers_are_constants_of_functions_like_real_ones() -> None:
+    assert affine_bounds(("neg", 3)) is None
+    assert affine_bounds(("max", ("sub", ("mul", X, 2), 1), 0)) == (2, -1, (0, None))
+
+
+def test_a_clamp_at_nan_has_no_bounds() -> None:
+    assert affine_bounds(("max", X, math.nan)) is None
+
+
+def test_a_function_without_x_is_a_fault_as_a_number_is() -> None:
+    assert find_function_fault(("add", 1.0, 2.0)) == "add: is a constant, not a function of x"
+    assert find_function_fault(("add", 1.0, X)) is None

@@ -156,8 +156,9 @@ def _elu_celu(x: Function, alpha: float) -> Function:
 
 
 def evaluate(function: Function, x: Array) -> Array:
-    """Return function(x), float64[...] -> float64[...]; inf and nan pass through. It may be of any depth; shared parts are
-    computed once.
+    """Return function(x), float64[...] -> float64[...]; inf and nan pass through, and numpy may warn of them.
+
+    The function may be of any depth. Time does not grow exponentially where parts are shared.
     """
     value_by_id: dict[int, Array] = {}  # by the part's id
     waiting = [function]
@@ -180,7 +181,7 @@ def find_function_fault(function: Function) -> str | None:
     """Return why a value is not a function of x, as a phrase; None: it is one."""
     if isinstance(function, float | int):
         return f"{function}: is a number, not a function of x"
-    met, pending = set[int](), [function]
+    met, pending, has_x = set[int](), [function], False
     while pending:
         part = pending.pop()
         if id(part) in met or isinstance(part, float | int):
@@ -189,11 +190,12 @@ def find_function_fault(function: Function) -> str | None:
         if not isinstance(part, tuple) or not part or part[0] not in (*PRIMITIVES, X[0]):
             return f"{part[0] if isinstance(part, tuple) and part else part}: must be one of {', '.join((X[0], *PRIMITIVES))}"
         part = cast(tuple[Any, ...], part)
+        has_x = has_x or part[0] == X[0]
         arguments = _ARGUMENTS.get(part[0], 1)
         if len(part) != 1 + arguments:
             return f"{part[0]}: must have {arguments} arguments, has {len(part) - 1}"
         pending += part[1:]
-    return None
+    return None if has_x else f"{function[0]}: is a constant, not a function of x"
 
 
 def substitute(function: Function, inner: Function) -> Function:
@@ -208,6 +210,7 @@ def substitute(function: Function, inner: Function) -> Function:
 def clip_bounds(function: Function) -> Bounds | None:
     """Return (low, high) when the function is only a clamp of x (Relu, Clip), else None; low is never above high.
 
+    An open end is None: x itself gives (None, None). A bound must be the second argument of its min or max.
     Of two that contradict each other the outer one decides, as when a Clip's min is above its max.
     """
     factor_and_bounds = find_scaled_bounds(function)
@@ -227,8 +230,10 @@ def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
     """
     steps: list[tuple[str, float]] = []  # from the outermost on, as clamps of the result
     factor, offset = 1.0, 0.0
-    while not isinstance(function, float) and function != X:
-        if function[0] in ("min", "max") and isinstance(function[2], float):
+    while not isinstance(function, float | int) and function != X:
+        if function[0] in ("min", "max") and isinstance(function[2], float | int):
+            if math.isnan(function[2]):
+                return None
             kind = function[0] if factor > 0 else _OTHER_END[function[0]]
             steps.append((kind, function[2] * factor + offset))
             function = function[1]
@@ -240,7 +245,7 @@ def affine_bounds(function: Function) -> tuple[float, float, Bounds] | None:
         factor, function = factor * affine_form[0], affine_form[2]
         if not math.isfinite(factor) or factor == 0 or not math.isfinite(offset):
             return None
-    if isinstance(function, float):
+    if isinstance(function, float | int):
         return None
     low, high = None, None
     for kind, value in reversed(steps):
@@ -269,13 +274,13 @@ def _affine(function: Function) -> tuple[float, float, Function] | None:
     if kind == "neg":
         return -1.0, 0.0, arguments[0]
     if kind in ("mul", "add"):
-        pair = next(((a, b) for a, b in (arguments, arguments[::-1]) if isinstance(a, float)), None)
+        pair = next(((a, b) for a, b in (arguments, arguments[::-1]) if isinstance(a, float | int)), None)
         return None if pair is None else (pair[0], 0.0, pair[1]) if kind == "mul" else (1.0, pair[0], pair[1])
     if kind == "sub":
         first, second = arguments
-        if isinstance(second, float):
+        if isinstance(second, float | int):
             return 1.0, -second, first
-        return (-1.0, first, second) if isinstance(first, float) else None
-    if kind == "div" and isinstance(arguments[1], float) and arguments[1]:
+        return (-1.0, first, second) if isinstance(first, float | int) else None
+    if kind == "div" and isinstance(arguments[1], float | int) and arguments[1]:
         return 1 / arguments[1], 0.0, arguments[0]
     return None
