@@ -8,7 +8,7 @@ import pytest
 from machine_files import line_of, read_shipped_text, section_text, write_changed
 
 from toolchain.errors import ConfigError
-from toolchain.hw import load_chip, read_chip_file
+from toolchain.hw import load_chip, read_chip_file, write_bytes
 from toolchain.isa import load_machine
 
 
@@ -651,3 +651,7 @@ def test_scales_take_codes_of_8_bits_to_16(bits: int, message: str | None, tmp_p
     with pytest.raises(ConfigError) as caught:
         load_chip(str(tmp_path / "mine.yaml"))
     assert [fault.partition(": ")[2] for fault in caught.value.faults] == [message]
+
+
+def test_no_bytes_are_written_in_bytes() -> None:
+    assert [write_bytes(size) for size in (0, 1, 1 << 19)] == ["0 B", "1 B", "512 KiB"]

@@ -21,7 +21,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
-WRITTEN = "written by people"  # the validation context in which small numbers need their unit
+WRITTEN = "written by people"  # the validation context in which a number below 1000 needs its unit
 _LARGEST = 1 << 48
 _LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory or clock is so small
 
@@ -43,7 +43,10 @@ class Section(BaseModel):
 
 
 def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
-    """Return a quantity of a file in base units. Raise ValueError."""
+    """Return a quantity of a file in base units. Raise ValueError where it is none.
+
+    A bare number below 1000 is refused where the validation context is WRITTEN itself.
+    """
     return _read(value, info.context == WRITTEN, units, example)
 
 
@@ -81,15 +84,16 @@ def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
 
 
 def _written(value: int, units: dict[str, int]) -> str:
-    """Return a quantity as text with the largest unit that divides it."""
-    exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
+    """Return a quantity as text with the largest unit that divides it; 0 in base units."""
+    exact = [(factor, unit) for unit, factor in units.items() if factor == 1 or (value and value % factor == 0)]
     factor, unit = max(exact)
     return f"{value // factor} {unit}"
 
 
 def read_bytes(text: str) -> int:
-    """Return the bytes of a text such as '512 KiB', '512KiB' or '524288'. Raise ValueError where it is no such
-    quantity.
+    """Return the bytes of a text such as '512 KiB', '512KiB' or '524288'.
+
+    Raise ValueError where it is no such quantity: for a number below 1000 without a unit, and for sizes outside 1 to 2^48.
     """
     return _read(int(text) if text.isdecimal() else text, True, _BYTES, "512 KiB")
 
