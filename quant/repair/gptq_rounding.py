@@ -43,9 +43,9 @@ def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int
     """Return codes in [first, last], as float64[g, o, k], whose error in the layer's output is small.
 
     The error is e H e^T for each row, e = w - codes scales. No row is worse by that measure than the nearest codes. Where k is
-    above WIDEST, parts of so many inputs are rounded one by one.
+    above WIDEST, parts of so many inputs are rounded one by one, without the terms between them. A whole row may then be worse.
     `w`: float64[g, o, k], real.
-    `scales`: float64, broadcasts against w; where 0, the code has no effect and is 0.
+    `scales`: float64, broadcasts against w; where 0 or less, the code has no effect and is the one nearest 0.
     `hessian`: float64[g, k, k], positive definite, from `damping.add_damping`.
     `ways`: number of partial solutions of a row that are kept at once; fewer where weights are many.
     `sweeps`: how often at most each code is then set to the best for all others, until none changes.
@@ -225,10 +225,11 @@ def refine_codes(w: Array, scales: Array, hessian: Array, codes: Array, first: i
     """Return the codes, each in turn set to the best one for the others as they are; no row gets worse.
 
     This is coordinate descent, as in Behdin et al., "QuantEase" (2023). With `sweeps` 0 it is `codes` itself; else a new array.
+    `w`, `codes`: float64[g, o, k]. `scales`, `hessian`: as in `round_weights`.
     """
     if not sweeps:
         return codes
-    codes, scales = codes.copy(), np.where(scales > 0, scales, _NOTHING)
+    codes, scales = codes.copy(), np.broadcast_to(np.where(scales > 0, scales, _NOTHING), w.shape)
     pull = np.matmul(w - codes * scales, hessian)  # half the slope of the error
     steep = np.einsum("gii->gi", hessian)[:, None, :] * scales
     for _ in range(sweeps):

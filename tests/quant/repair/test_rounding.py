@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quant.repair.damping import LEAST, add_damping
-from quant.repair.gptq_rounding import WAYS, best_sizes, fit_group_scales, output_error, round_weights
+from quant.repair.gptq_rounding import WAYS, best_sizes, fit_group_scales, output_error, refine_codes, round_weights
 from quant.repair.moments import moments
 
 FIRST, LAST = -2, 1
@@ -176,3 +176,9 @@ def test_scales_take_the_size_whose_codes_lose_least(shared: bool, least: float)
     else:
         assert np.array_equal(error(best), each.min(0)) and len(np.unique(best)) > 1
     assert error(best)[:3].sum() < 0.5 * each[0, :3].sum()
+
+
+def test_refined_codes_take_scales_that_broadcast() -> None:
+    w, hessian, codes = np.array([[[1.1, -0.6], [0.2, 0.9]]]), np.array([[[2.0, 1.0], [1.0, 2.0]]]), np.zeros((1, 2, 2))
+    full = refine_codes(w, np.full(w.shape, 0.5), hessian, codes, -8, 7, 5)
+    assert np.array_equal(refine_codes(w, np.full((1, 1, 1), 0.5), hessian, codes, -8, 7, 5), full)
