@@ -40,6 +40,8 @@ from toolchain.machine.units.vector import find_function_key, rate_of, vector_de
 
 
 class EmitKind(IntEnum):
+    """The kind of operation that made the sums, which decides where their requantization comes from."""
+
     CONVOLUTION = 0
     MATRIX_PRODUCT = 1
 
@@ -68,7 +70,12 @@ class _SumsOperand(MachineOp):
 
 @dataclass(frozen=True, slots=True)
 class Emit(WithAddend, _SumsOperand):
-    """Requantizes the sums that an array left in its memory of accumulators, and writes the results. The sums stay."""
+    """Requantizes the sums that an array left in its memory of accumulators, and writes the results. The sums stay.
+
+    CONVOLUTION: bias, multiplier and shift of each channel are at `parameter_address`.
+    MATRIX_PRODUCT: `multiplier` and `shift` are the operation's own, and there is no bias.
+    `unit`: the number of the vector engine that runs it.
+    """
 
     NAME = "emit"
     FUNCTIONS = ("emit",)
