@@ -37,6 +37,7 @@ def host_probability_sums(
 
     The host gets the Softmax, the products with constants, the sum, and what follows up to an output.
 
+    `samples`: the samples that ranges are measured on where `measured` is None; not read otherwise.
     `measured`: the samples that the final ranges are measured on; None means `samples`.
     """
     nodes = list_hostable_sums(network)
@@ -51,7 +52,7 @@ def find_probability_sums(graph: OnnxGraph) -> list[tuple[OnnxNode, ...]]:
     """Return for each Softmax the nodes from it to the weighted sums of its probabilities, and elementwise work by constants
     behind.
 
-    A Softmax without such a sum is left out.
+    Such a sum is a Conv, Gemm, MatMul, ReduceSum or ReduceMean with one computed operand. A Softmax without one is left out.
     """
     traced = (_trace(graph, node) for node in graph.nodes if node.op.op_type == "Softmax")
     return [nodes for nodes in traced if nodes]
@@ -113,7 +114,7 @@ def _list_followers(graph: OnnxGraph, nodes: Collection[OnnxNode]) -> list[OnnxN
 
 
 def _is_dear(model: NormalModel, nodes: Collection[OnnxNode]) -> bool:
-    """Return whether products take more than 16 MACs a probability, which is more than a host's Softmax is worth."""
+    """Return whether all products together take more than 16 MACs a probability, which is more than the Softmax is worth."""
     names = {n.name for n in nodes}
     probabilities = sum(model.types[n.outputs[0]].elements for n in nodes if n.op.op_type == "Softmax")
     macs = 0
