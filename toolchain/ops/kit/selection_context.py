@@ -23,12 +23,13 @@ class SelectionContext:
     """The context of one rule and one ONNX node. It is discarded, with all that was added, when the rule refuses.
 
     A rule reads operands with `read`, adds nodes with `step` or `add_main_step`, and ends with `emit`.
-    `graph`: the model's graph; the chip's tensors and nodes made so far are in the other fields, all changed in place.
+    `graph`: the model's graph; the chip's tensors and nodes made so far are in the other fields.
+    Those mappings are copies that a rule changes in place; `select` adopts them when the rule succeeds.
     `origins`: by chip tensor, the model's tensor and the layout.
     `layouts`: by model tensor that the chip makes, its layout.
-    `types`, `constants`: by tensor of both graphs.
+    `types`, `constants`: by tensor of both graphs. A tensor that a rule has computed is float32.
     `spatial`: model tensors that an operator over rows and columns reads later, at once or through others.
-    `counted`: by integer tensor that the chip makes, its largest number.
+    `counted`: by integer tensor that the chip makes, its largest number. It decides the step of the codes of a cast to float32.
     `nodes`: the chip nodes of this rule.
     """
 
@@ -117,7 +118,8 @@ class SelectionContext:
     def inner(self, suffix: str, shape: tuple[int, ...], like: str = "") -> str:
         """Define a tensor between two chip nodes of this rule and return its name, which is made from `suffix`.
 
-        It is calibrated as the model node's output, or as the chip tensor `like`.
+        It is calibrated as the model node's output, or as the chip tensor `like`. With the suffix "nhwc" or "plain" it must hold
+        the output in that layout: `read` then takes it and adds no Transpose.
         """
         name = self._fresh(f"{self.node.outputs[0]}@{suffix}")
         self._define(name, shape, Origin(self.origins[like].tensor if like else self.node.outputs[0], INNER))
