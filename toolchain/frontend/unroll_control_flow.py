@@ -2,7 +2,7 @@
 
 An If of a known condition becomes its branch. A Loop of a known count, and a Scan, become copies of their body.
 Where a condition is known only when it runs, both branches or all iterations are computed, and Where chooses among results.
-`CONTROL_FLOW` has the function of each operator. Nodes are not returned but handed to `UnrollContext.add`.
+`CONTROL_FLOW` has the function of each operator. Nodes are not returned: `UnrollContext.add` takes single ones, `within` bodies.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class UnrollContext:
 
     `types`, `constants`: by tensor, which the callbacks add to.
     `lost`: tensors that nodes with faults would make; outputs that depend on one join it.
-    `repeated`: by tensor of one iteration, its name over all iterations.
-    `within`: visits a graph that a node holds; its nodes stand for the given model nodes, or each for itself.
+    `repeated`: by tensor of one iteration, the name that it shares with those of all others. They share one calibrated range.
+    `within`: adds the nodes of a graph that a node holds. They stand for the given model nodes; with (), each for itself.
+    Within another body that has such model nodes, they stand for those.
     `add`: adds a node.
     """
 
