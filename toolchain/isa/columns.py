@@ -1,5 +1,5 @@
 """Move parameters of many operations between columns of integers and bits of words, with numpy: the fast part of both
-codecs.
+codecs, `isa.descriptors` and `isa.registers`.
 
 A word is uint64[limbs], the least significant limb first.
 """
@@ -25,6 +25,8 @@ LIMB_BITS = 64
 
 def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan) -> dict[str, Column]:
     """Return int64[n] of each parameter of ops[indices], which are of one class, every value checked against its field.
+
+    A parameter without bits must have the only value that the machine has of it.
 
     Raise CompileError, which names operation, field, value and limit.
     """
@@ -124,7 +126,7 @@ def words_from_bytes(data: bytes, word_bytes: int) -> Words:
 
 
 def any_set(words: Words, low: int, high: int) -> NDArray[np.bool_]:
-    """Return bool[n]: whether a word has any of bits low..high set."""
+    """Return bool[n]: whether a word has any of bits low..high set, both ends included."""
     is_set = np.zeros(len(words), bool)
     for at in range(low, high + 1, LIMB_BITS):
         is_set |= get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
@@ -140,7 +142,7 @@ def get(words: Words, slot: BitField) -> Column:
 
 
 def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: Sequence[int]) -> list[MachineOp]:
-    """Return `count` operations from their columns.
+    """Return `count` operations from their columns. A parameter with one possible value needs no column.
 
     `places`: word indices for messages. Raise ProgramError for a number that an enumeration lacks.
     """
