@@ -140,7 +140,7 @@ TERMS: Mapping[str, Term] = {
 
 def idealize_terms(chip: Chip, terms: Sequence[str]) -> Chip:
     """Return a copy of the chip with these terms ideal; what it computes stays the same. Raise CompileError for an
-    unknown term.
+    unknown term. Without terms it is the chip itself.
     """
     for name in terms:
         if name not in TERMS:
@@ -152,7 +152,10 @@ def idealize_terms(chip: Chip, terms: Sequence[str]) -> Chip:
 
 
 def list_defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
-    """Yield (key, value) of each term of time that the machine's file does not give."""
+    """Yield (key, value) of each term of time that the machine's file does not give.
+
+    `folds_overlap` of arrays and `startup` of vector functions are left out.
+    """
     for name, engine in chip.engines.items():
         path = f"engines.{name}"
         if isinstance(engine, MacArray):
