@@ -38,7 +38,7 @@ PROGRESS_EVERY = 512
 
 
 def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
-    """Check that each semaphore has one signalling and one waiting engine. Raise ProgramError otherwise."""
+    """Check that at most one engine signals each semaphore and at most one waits for it. Raise ProgramError otherwise."""
     signalled: dict[int, list[int]] = {}
     waited: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
@@ -49,8 +49,9 @@ def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
 
 
 def check_counts(ops: Sequence[MachineOp], order: RunOrder) -> None:
-    """Check that each semaphore ends at zero, because the next run starts from it. Raise ProgramError otherwise.
+    """Check that no semaphore is signalled more often than waited for. Raise ProgramError otherwise.
 
+    So each ends at zero, from which the next run starts: a Wait without a Signal never ends.
     This check runs last: a dropped Wait is reported as a race first.
     """
     signalled: dict[int, list[int]] = {}
@@ -88,7 +89,7 @@ def check_addresses(
 
     What it writes may neither overlap itself nor what the operation reads.
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
-    `sizes`: bytes of each memory.
+    `op_accesses`: the operation's reads, then at most one write. `sizes`: bytes of each memory.
     """
     for access in op_accesses:
         if access.address < 0 or (access.strides and min(access.strides) < 0):
@@ -142,6 +143,7 @@ def check_program(
     `ops`: with repeats and calls written out. `order`: of `program_order`.
     `touched`: `accesses` of each operation.
     `written`: DRAM ranges [first, last) that hold data and may be overwritten. `parts`: those of the program's tensors.
+    Outputs among them must be written completely; constants, inputs and foreign memory may not be written.
     `initialized_memories`: names of other memories that hold data at the start.
     `progress`: called as (stage, done, total); None: nobody is told.
     """

@@ -45,7 +45,7 @@ class Contention:
         """Simulate the whole program and fill the lists of times.
 
         `timings`: of the whole program, in the order of dispatch.
-        `sequence`: order of service of the ports that do not arbitrate.
+        `sequence`: indices of all operations that use a port, in the order in which ports that do not arbitrate serve them.
         """
         count = len(timings)
         self._timings, self._arbiters = timings, _arbiters(self._chip, timings, sequence)

@@ -120,7 +120,7 @@ def __getattr__(name: str) -> Any:
     return get_leaving_name(__name__, name, LEAVING)
 
 
-_AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
+_FRONTEND_CHECK_SAMPLES = 1  # number of samples on which the user's file and its canonical form are compared
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,7 +227,7 @@ def build(
 ) -> Build:
     """Build a model: calibrate, quantize, compile, verify the program, judge it, and return the build. No file is written.
 
-    `model`: a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram of torch.
+    `model`: a path, bytes, an onnx.ModelProto, an onnx_ir.Model, an ONNXProgram of torch, or a ModelFile.
     `dump`: is called at every stage with its name and a function that makes its text.
     `progress`: is called with the stage, how much of it is done, of how much or None, and the seconds left or None. One of
     three arguments is called without the last, and so is one whose fourth has a default other than None.
@@ -402,7 +402,7 @@ def _quantize_network(
         if first is None
         else data_in_other_shapes(model, options, first.calibrated.network.model)
     )
-    model, unread = check_frontend(model, islice(data.calibration, _AGREEMENT_SAMPLES))
+    model, unread = check_frontend(model, islice(data.calibration, _FRONTEND_CHECK_SAMPLES))
     network = replace(network, model=model, raw_ports=frozenset(options.raw_ports))
     slowdown = options.max_slowdown if alone else 1.0  # other entries have the steps of the types they were opened with
     network = replace(network, max_slowdown=slowdown, count_cycles=make_cycle_counter(options.level))

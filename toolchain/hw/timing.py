@@ -1,7 +1,8 @@
 """The section `timing` of an array in a machine's YAML: what its time depends on beside its size.
 
-Each term is something that hardware has, with a default that can be built. A value of `unlimited` or 0 leaves it out.
-`timing: ideal` stands for IDEAL, which leaves all of them out. UNLIMITED is more of anything than an operation has.
+Each term is something that hardware has, with a default that can be built. A rate or buffer of `unlimited` and
+`fold_cycles: 0` leave a term out. `timing: ideal` stands for IDEAL, which leaves out all but `shared_outputs`: that
+stays at the array's columns. UNLIMITED is more of anything than an operation has.
 Formulas and their sources are in docs/simulator.md. A fold is one pass of the array: the part of the work that its rows
 and columns hold at a time.
 """
@@ -89,7 +90,8 @@ class ArrayTiming(Section):
     """The terms of an array's time beside its size.
 
     `reduction`: how taps and channels fill the depth: each tap by itself (per_tap), all together (dense), or in blocks
-    of [channels, taps]. `depthwise_taps`: taps that mode diagonal takes together; None: the array's depth.
+    of [channels, taps]. `depthwise_taps`: mode diagonal pads its taps to a multiple of this; 1 pads nothing, None: the
+    array's depth.
     `fold_cycles`: before each fold.
     `input_edge_bytes`, `weight_edge_bytes`: bytes a cycle that enter; None: an element of the widest type for each row or
     column. `window_bytes`: buffer from which all taps take an input that is read once; with less, each tap reads for itself.

@@ -53,7 +53,10 @@ class ScaleForm:
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest scale above 0, as floats; of float32 the smallest normal one."""
+        """The smallest and the largest scale above 0, as floats; of float32 the smallest normal one.
+
+        Subnormal ones, which `choose_scale` gives too, are below it.
+        """
         if self.kind == "float32":
             return float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
         largest = 1 if self.kind == "pow2" else (1 << self.multiplier_bits) - 1
@@ -92,8 +95,8 @@ def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
     The multiplier is round_half_away(q 2**bits) with q, e = frexp(real) (TFLite `QuantizeMultiplier` at 31 bits). Where the shift
     would exceed shift_max the multiplier loses significant bits instead. Powers of two: nearest in log2 (the two neighbours'
     geometric mean rounds up). A scale of 0 gives multiplier 0 and no error, but is refused for powers of two.
-    Raise ScaleRangeError where a scale above 0 would become 0, or a power of two is below 2**-shift_max.
-    Raise it too where the scale is larger than the form's largest, negative or not finite.
+    Raise ScaleRangeError where a scale above 0 rounds to 0, or to a power of two below 2**-shift_max.
+    Raise it too where the rounded scale exceeds the form's largest, or the scale is negative or not finite.
     """
     real = np.atleast_1d(np.asarray(real_scale, np.float64))
     bad = ~np.isfinite(real) | (real < 0)

@@ -23,12 +23,16 @@ class OrderingOp(ZeroTimeOp):
 
     @classmethod
     def find_required_key(cls, chip: Chip) -> str:
+        """Return the reason for which programs use this operation: every machine needs it."""
         return "every machine needs it"
 
 
 @dataclass(frozen=True, slots=True)
 class Signal(OrderingOp):
-    """Adds one to a semaphore when everything before it in the queue of `engine` has ended."""
+    """Adds one to a semaphore when all before it in the queue of `engine` has ended and can be read by all.
+
+    `engine`: index in `chip.units`. A count never passes `chip.sync.max_count`.
+    """
 
     NAME = "signal"
     engine: int = engine_of_sync()
@@ -47,7 +51,7 @@ class Signal(OrderingOp):
 
 @dataclass(frozen=True, slots=True)
 class Wait(OrderingOp):
-    """Holds the queue of `engine` until a semaphore is at least 1, and takes one from it."""
+    """Holds the queue of `engine` until a semaphore is at least 1, and takes one from it. `engine`: index in `chip.units`."""
 
     NAME = "wait"
     engine: int = engine_of_sync()
@@ -67,7 +71,7 @@ class Wait(OrderingOp):
 
 @dataclass(frozen=True, slots=True)
 class End(OrderingOp):
-    """The end of a program."""
+    """The end of a program: it is over when every queue is empty and every operation has ended. Every semaphore is 0 then."""
 
     NAME = "end"
 

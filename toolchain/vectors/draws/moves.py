@@ -25,6 +25,7 @@ def _make_strides(bench: CaseBuilder, dimensions: int, run: int, step: int = 1) 
     """Return (counts by parameter, strides that leave gaps, bytes from the first to the last) of a move.
 
     `run`: bytes of a contiguous run. `dimensions`: counts above 1 around it.
+    `step`: a larger one widens the gaps, so that two sides differ.
     """
     counts = [1] * (MOST_DIMENSIONS - dimensions) + list(COUNTS[MOST_DIMENSIONS - dimensions :])
     strides, span = [0] * MOST_DIMENSIONS, run
@@ -73,7 +74,7 @@ def long(bench: CaseBuilder) -> None:
 
 
 def largest_strides(bench: CaseBuilder) -> None:
-    """The largest strides, of counts of 1: they move nothing."""
+    """A copy of four bytes with the largest strides; counts are 1, so no stride is taken."""
     f: dict[str, Any] = {"source_space": Space.DRAM, "destination_space": Space.SRAM, "inner_bytes": 4}
     for side in ("source", "destination"):
         f |= {f"{side}_stride{n}": Copy.need(f"{side}_stride{n}", bench.chip).high for n in NAMES}
@@ -81,7 +82,7 @@ def largest_strides(bench: CaseBuilder) -> None:
 
 
 def turned(bench: CaseBuilder, number: int) -> None:
-    """A copy that transposes."""
+    """A copy that transposes. `number`: index of the elements' type in `chip.code_types`."""
     size = bench.type(number).size_bytes
     rows, columns = 5, 7
     f = {"source_space": Space.DRAM, "destination_space": Space.SRAM, "inner_bytes": columns * size, "count2": rows}
@@ -111,7 +112,11 @@ def _copies(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
 
 
 def filled(bench: CaseBuilder, channel: int, space: int, value: str, number: int) -> None:
-    """A fill with the least or largest code, or one between."""
+    """A fill with one code.
+
+    `value`: `low` or `high`, the least or largest code, or `some`, one between.
+    `number`: index of the code's type in `chip.code_types`.
+    """
     _spaces(bench, channel, space)
     codes = bench.type(number)
     counts, strides, span = _make_strides(bench, bench.unit(Fill, channel).dma.dimensions, 3 * codes.size_bytes, codes.size_bytes)
