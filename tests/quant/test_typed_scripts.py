@@ -45,10 +45,8 @@ def test_a_calibrated_file_says_the_types_that_were_asked_for(more: list[str], f
     done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, *more, *make_type_options(*overrides), "-o", parameters)
     assert (done.returncode, done.stderr) == (0, "")
     parameters_read = read_parameters(parameters)
-    assert parameters_read.types["r"] == CodeType.INT16 and set(parameters_read.types) <= {
-        "c",
-        "r",
-    }  # the clamp is fused: r is what is made
+    assert parameters_read.types["r"] == CodeType.INT16  # the clamp is fused: r is what is made
+    assert set(parameters_read.types) <= {"c", "r"} or "--repair" in more  # repair may give others wider codes too
     assert parameters_read.weight_types == {"d_node": CodeType.INT4}
     names = {"--observer": "observer", "--repair": "repair"}
     # With data to judge on a build holds none of the others out, as the script holds none.
