@@ -82,10 +82,11 @@ def infer(
         infer_shapes = infer_by_run if node.op.domain else infer_by_body
         inferred_types |= infer_shapes(node, input_types, data, opset)
     output_types = {name: static_type(node, name, inferred_types.get(name)) for name in node.outputs if name}
-    if node.op.domain or node.op.op_type not in ("ConvTranspose", "Resize"):
-        return output_types
-    corrected_type = spread_type if node.op.op_type == "ConvTranspose" else infer_scaled_type
-    return {node.outputs[0]: corrected_type(node, types, constants, output_types)}
+    if not node.op.domain and node.op.op_type == "ConvTranspose":
+        return {node.outputs[0]: spread_type(node, types, output_types)}
+    if not node.op.domain and node.op.op_type == "Resize":
+        return {node.outputs[0]: infer_scaled_type(node, types[node.inputs[0]], constants, output_types)}
+    return output_types
 
 
 def infer_counted_type(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> TensorType | None:
@@ -110,31 +111,24 @@ def infer_counted_type(node: OnnxNode, types: Mapping[str, TensorType], constant
 
 
 def infer_scaled_type(
-    node: OnnxNode,
-    types: Mapping[str, TensorType],
-    constants: Mapping[str, np.ndarray],
-    inferred_types: Mapping[str, TensorType],
+    node: OnnxNode, x: TensorType, constants: Mapping[str, np.ndarray], inferred_types: Mapping[str, TensorType]
 ) -> TensorType:
-    """Return the type of a Resize by scales: sizes are products in float32, as in onnxruntime, where 10 x 0.7 is 7.
+    """Return the type of a Resize of `x` by scales; that of `inferred_types` where no constant says them.
 
+    Sizes are products in float32, as in onnxruntime, where 10 x 0.7 is 7.
     The onnx package multiplies in float64, where the float32 number 0.7 makes 6 of 10.
     """
-    a, x = node.op.attributes, types[node.inputs[0]].shape
+    a = node.op.attributes
     scales = constants.get(node.inputs[2]) if len(node.inputs) == 3 else None
     if scales is None or scales.dtype != np.float32 or a.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return inferred_types[node.outputs[0]]
-    sizes = list(x)
-    for axis, scale in zip(a.get("axes") or range(len(x)), scales):
-        sizes[axis] = int(np.float32(x[axis]) * scale)
+    sizes = list(x.shape)
+    for axis, scale in zip(a.get("axes") or range(len(sizes)), scales):
+        sizes[axis] = int(np.float32(sizes[axis]) * scale)
     return TensorType(tuple(sizes), inferred_types[node.outputs[0]].dtype)
 
 
-def spread_type(
-    node: OnnxNode,
-    types: Mapping[str, TensorType],
-    constants: Mapping[str, np.ndarray],
-    inferred_types: Mapping[str, TensorType],
-) -> TensorType:
+def spread_type(node: OnnxNode, types: Mapping[str, TensorType], inferred_types: Mapping[str, TensorType]) -> TensorType:
     """Return the type of a ConvTranspose: that of `inferred_types`, except where attributes give the output's size.
 
     The onnx package stops at sizes below the input's, and adds output_padding to the sizes of SAME.

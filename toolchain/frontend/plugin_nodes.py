@@ -16,8 +16,7 @@ import onnx
 from toolchain.foundation.type_guards import is_tuple
 from toolchain.frontend.errors import NodeFault, refuse_node
 from toolchain.frontend.infer import infer
-from toolchain.frontend.read_onnx import DOMAINS, FOREIGN
-from toolchain.frontend.subgraphs import graphs_of
+from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, graphs_of
 from toolchain.frontend.upgrade import Upgraded
 from toolchain.ir.graph import OnnxGraph, OnnxNode, TensorType
 from toolchain.plugin import (

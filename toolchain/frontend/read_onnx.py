@@ -89,7 +89,7 @@ def is_text(graph: onnx.GraphProto) -> bool:
     names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
     for node in graph.node:
         names += [node.name, node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
-        if not all(is_text(g) for a in node.attribute for g in [a.g, *a.graphs]):
+        if not all(map(is_text, graphs_of(node))):
             return False
     return all(isinstance(name, str) for name in names)
 
@@ -155,7 +155,7 @@ def check_size(proto: onnx.ModelProto, file: ModelFile) -> None:
             if key in functions and key not in counts:
                 counts[key] = count(functions[key].node, (*within, key))
             total += counts.get(key, 1)
-            total += sum(count(g.node, within) for a in node.attribute for g in [a.g, *a.graphs])
+            total += sum(count(g.node, within) for g in graphs_of(node))
         return total
 
     if len(functions) > ONNX_FUNCTIONS:
@@ -262,13 +262,17 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors_of(subgraph)
 
 
+def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs that are attributes of the node."""
+    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+
+
 def sparse_weights_of(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
     """Yield every sparse initializer, in subgraphs too."""
     yield from graph.sparse_initializer
     for node in graph.node:
-        for attribute in node.attribute:
-            for subgraph in [attribute.g, *attribute.graphs]:
-                yield from sparse_weights_of(subgraph)
+        for subgraph in graphs_of(node):
+            yield from sparse_weights_of(subgraph)
 
 
 def data_location(tensor: onnx.TensorProto) -> str:

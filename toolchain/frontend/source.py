@@ -17,9 +17,8 @@ from toolchain.frontend.bind_shapes import BoundInputs
 from toolchain.frontend.convert import elem_type, type_of, value_info
 from toolchain.frontend.expand_ml import drop_maps
 from toolchain.frontend.model_source import ModelFile
-from toolchain.frontend.read_onnx import inline_functions, parse
+from toolchain.frontend.read_onnx import graphs_of, inline_functions, parse
 from toolchain.frontend.rounding_noise import ROUNDED, NoisyModel, add_rounding_noise
-from toolchain.frontend.subgraphs import graphs_of
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import OnnxGraph, TensorType
 

@@ -7,11 +7,7 @@ from collections.abc import Mapping
 import onnx
 
 from toolchain.frontend.infer import RANDOM
-
-
-def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Return the graphs that are attributes of the node."""
-    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+from toolchain.frontend.read_onnx import graphs_of
 
 
 def list_captured_names(node: onnx.NodeProto) -> set[str]:
