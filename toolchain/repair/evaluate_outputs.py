@@ -119,16 +119,23 @@ class OutputQuality:
         return np.subtract(self.each[name], before.each[name])
 
 
-def compare_worst_parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
-    """Return the least level in dB before and after, among the parts that gain more than SAME_DB.
+def list_gaining_parts(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return dB before and after of each key that gains more than SAME_DB.
 
-    Both are CEILING_DB where none does. A part that no codes mend would hide what all others gain. What has no key behind the
-    change, as an axis without indices below LOW_DB, has LOW_DB there at least.
+    What has no key behind the change, as an axis without indices below LOW_DB, has LOW_DB there at least.
 
     `before`, `after`: dB by key of `FidelityPart.list_levels`.
     """
-    pairs = [(db, after.get(key, max(db, LOW_DB))) for key, db in before.items()]
-    gaining = [(was, now) for was, now in pairs if now > was + SAME_DB]
+    pairs = {key: (db, after.get(key, max(db, LOW_DB))) for key, db in before.items()}
+    return {key: (was, now) for key, (was, now) in pairs.items() if now > was + SAME_DB}
+
+
+def compare_worst_parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
+    """Return the least level in dB before and after, among the parts that `list_gaining_parts` finds.
+
+    Both are CEILING_DB where none gains. A part that no codes mend would hide what all others gain.
+    """
+    gaining = list_gaining_parts(before, after).values()
     return min((was for was, _ in gaining), default=CEILING_DB), min((now for _, now in gaining), default=CEILING_DB)
 
 

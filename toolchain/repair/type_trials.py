@@ -22,7 +22,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.repair.compensate_rounding import offset_zero_points
-from toolchain.repair.evaluate_outputs import CEILING_DB, FLOOR_DB, SAME_DB, OutputEvaluator
+from toolchain.repair.evaluate_outputs import CEILING_DB, FLOOR_DB, SAME_DB, OutputEvaluator, list_gaining_parts
 from toolchain.repair.network import CycleCounter, Network, Progress
 from toolchain.report.fidelity import LOW_DB
 
@@ -126,8 +126,7 @@ class TypeTrials:
 
     def _list_gaining_parts(self, count: int, other: int) -> list[str]:
         """Return the parts, and what they hold, that gain more than SAME_DB from `count` groups to `other`."""
-        before, after = self.measure_levels(count), self.measure_levels(other)
-        return [part for part, db in before.items() if after.get(part, max(db, LOW_DB)) > db + SAME_DB]
+        return [*list_gaining_parts(self.measure_levels(count), self.measure_levels(other))]
 
     def _find_worst_db(self, count: int, parts: Sequence[str]) -> float:
         """Return the least level of these parts with so many groups; CEILING_DB without any.

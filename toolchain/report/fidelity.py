@@ -243,8 +243,7 @@ class _TensorSums:
     def worst_sample_db(self) -> float:
         """Return the least SQNR in dB of a sample, infinite without any. Samples of less than 1 / QUIET of the mean energy are
         left out."""
-        least = sum(self._energies) / max(len(self._energies), 1) / QUIET
-        return min((db for db, energy in zip(self.each_db, self._energies) if energy > least), default=math.inf)
+        return min(self._list_sample_levels(QUIET), default=math.inf)
 
     @property
     def standard_error_db(self) -> float | None:
@@ -256,9 +255,9 @@ class _TensorSums:
             return None
         return float(np.sqrt((len(without) - 1) * np.var(without)))
 
-    def _list_sample_levels(self) -> tuple[float, ...]:
-        """Return the SQNR in dB of each sample; infinite of those with less than 1 / SILENT of the mean energy."""
-        least = sum(self._energies) / max(len(self._energies), 1) / SILENT
+    def _list_sample_levels(self, quiet: float) -> tuple[float, ...]:
+        """Return the SQNR in dB of each sample, infinite of those with less than 1 / `quiet` of the mean energy."""
+        least = sum(self._energies) / max(len(self._energies), 1) / quiet
         return tuple(db if energy > least else math.inf for db, energy in zip(self.each_db, self._energies))
 
     def part(
@@ -276,7 +275,7 @@ class _TensorSums:
             varying_db=None if means is None else self.parts.varying_db(means),
             worst_sample_db=self.worst_sample_db,
             standard_error_db=self.standard_error_db,
-            sample_levels=self._list_sample_levels(),
+            sample_levels=self._list_sample_levels(SILENT),
             slices=tuple(self.parts.slices(means)),
             weak=tuple(self.parts.list_weak_slices(LOW_DB, means)),
             peak=self.parts.peak,
