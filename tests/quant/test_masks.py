@@ -20,6 +20,7 @@ from quant.structural_ranges import adjust_ranges
 from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
+from toolchain.frontend import load_model
 from toolchain.runtime import Session
 
 SIZE = 16
@@ -228,3 +229,14 @@ def test_functions_that_random_inputs_leave_ask_for_data(function: str, tmp_path
         build(tmp_path / "m.onnx", BuildOptions("edge16"))
     np.savez(tmp_path / "c.npz", x=np.random.default_rng(0).uniform(0.1, 0.9, (4, 64)).astype(np.float32))
     build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
+
+
+def test_masks_are_found_without_values_of_product_weights() -> None:
+    size = 40
+    w = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    mask = np.triu(np.full((size, size), -np.inf, np.float32), 1)
+    nodes = [node("MatMul", "x w", "s"), node("Add", "s m", "a"), node("Softmax", "a", "y")]
+    loaded = load_model(build_model(nodes, {"x": [size, size]}, {"y": [size, size]}, {"w": w, "m": mask}), {})
+    whole, structure = loaded.proto, loaded.structure
+    assert find_masked_tensors(structure) == find_masked_tensors(whole) != frozenset()
+    assert [i.dims[:] for i in structure.graph.initializer if not i.raw_data] == [[size, size]]  # the weight, not the mask

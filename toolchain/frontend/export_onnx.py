@@ -17,6 +17,7 @@ from toolchain.frontend.read_onnx import NORMAL_OPSET
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
 
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the model
 
 
@@ -48,6 +49,14 @@ def to_proto(graph: OnnxGraph, opset: int, external_names: Collection[str] = ())
         value_info=[value_info(n, graph.types) for n in inner],
     )
     return model_of(graph_proto, opset)
+
+
+def list_product_weights(graph: OnnxGraph) -> list[str]:
+    """Return the constants above APART_ELEMENTS that nothing but products reads, as their second operand."""
+    weights = {n.inputs[1] for n in graph.nodes if n.op.op_type in _PRODUCTS and len(n.inputs) > 1}
+    others = {name for n in graph.nodes for at, name in enumerate(n.inputs) if at != 1 or n.op.op_type not in _PRODUCTS}
+    read_by_products = weights.difference(others, graph.outputs)
+    return [n for n, value in graph.constants.items() if value.size > APART_ELEMENTS and n in read_by_products]
 
 
 def least_opset(graph: OnnxGraph, newest: int) -> int:

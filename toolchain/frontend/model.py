@@ -24,7 +24,7 @@ from toolchain.frontend.bind_values import ModelData, Value, bind_values, import
 from toolchain.frontend.canonicalize import canonicalize
 from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.dequantize import dequantize_graph
-from toolchain.frontend.export_onnx import subgraph, to_part, to_proto
+from toolchain.frontend.export_onnx import list_product_weights, subgraph, to_part, to_proto
 from toolchain.frontend.import_graph import unique_name
 from toolchain.frontend.infer import infer
 from toolchain.frontend.model_source import ModelFile, model_file
@@ -49,7 +49,7 @@ NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 class DecomposedModel:
     """A model in which steps replaced operators, as calibration needs it.
 
-    `original_model`: the model before that.
+    `original_model`: the model before that. It shows masks and scores, and need not hold the values of product weights.
     `within`: by tensor between steps, the limits that clip its calibrated range.
     """
 
@@ -118,6 +118,11 @@ class NormalModel:
         """The model as ONNX: valid, static, every tensor typed. It is made at the first access and kept."""
         return to_proto(self.graph, self.opset)
 
+    @cached_property
+    def structure(self) -> onnx.ModelProto:
+        """`proto` without the values of product weights, which take no second copy of a large model; it cannot be run."""
+        return to_proto(self.graph, self.opset, list_product_weights(self.graph))
+
     @property
     def divided(self) -> DecomposedModel | None:
         """The model before decomposition and the clipped ranges, for calibration.
@@ -125,7 +130,8 @@ class NormalModel:
         None where nothing was decomposed and no tensor has a clipped or shared range.
         """
         within = {**{n: r for n, r in self.inner.items() if isinstance(r, ClippedRange)}, **self.over_sequences}
-        return DecomposedModel((self.undivided or self).proto, within) if within or self.undivided is not None else None
+        original = self.proto if self.undivided is None else self.undivided.structure
+        return DecomposedModel(original, within) if within or self.undivided is not None else None
 
     @property
     def fixed(self) -> frozenset[str]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from mmap import ACCESS_READ, mmap
+from io import BytesIO
 from pathlib import Path
+from shutil import copyfileobj
 
 import numpy as np
 import onnx
@@ -90,8 +91,11 @@ class Source:
         # Messages of protobuf that stand one behind the other are one: their repeated fields go on.
         if self.file.path is None:
             return self.file.data + more
-        with self.file.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as model:
-            return b"".join((model, more))
+        model = BytesIO()
+        with self.file.path.open("rb") as file:
+            copyfileobj(file, model)
+        model.write(more)
+        return model.getvalue()  # without a copy: files of gigabytes are held once
 
     def _proto(self) -> onnx.ModelProto:
         """The file's model, without its external data; rewritten where it has to be."""

@@ -246,7 +246,8 @@ class Network:
         Codes saturate at minus infinity, so that what a mask makes NaN would be a number behind them.
         """
         undivided_model = self.model.undivided or self.model
-        masks, makers = find_masked_tensors(undivided_model.proto), {o: n for n in undivided_model.graph.nodes for o in n.outputs}
+        masks = find_masked_tensors(undivided_model.structure)
+        makers = {output: node for node in undivided_model.graph.nodes for output in node.outputs}
         pending, mask_nodes = (
             [n for n in undivided_model.graph.nodes if not set(nodes).isdisjoint(n.sources or (n.name,))],
             set[str](),
