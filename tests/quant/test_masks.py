@@ -237,6 +237,6 @@ def test_masks_are_found_without_values_of_product_weights() -> None:
     mask = np.triu(np.full((size, size), -np.inf, np.float32), 1)
     nodes = [node("MatMul", "x w", "s"), node("Add", "s m", "a"), node("Softmax", "a", "y")]
     loaded = load_model(build_model(nodes, {"x": [size, size]}, {"y": [size, size]}, {"w": w, "m": mask}), {})
-    whole, structure = loaded.proto, loaded.structure
-    assert find_masked_tensors(structure) == find_masked_tensors(whole) != frozenset()
+    model_proto, structure = loaded.proto, loaded.structure
+    assert find_masked_tensors(structure) == find_masked_tensors(model_proto) != frozenset()
     assert [i.dims[:] for i in structure.graph.initializer if not i.raw_data] == [[size, size]]  # the weight, not the mask

@@ -195,8 +195,8 @@ class AdviceTrials:
                 computed_by=model,
                 divided=model.divided,
             )
-        held = {*network.tensors, *network.selection.file_ranges}
-        held_ranges = {n: r for n, r in ranges.items() if n in held}
+        kept_tensors = {*network.tensors, *network.selection.file_ranges}
+        held_ranges = {n: r for n, r in ranges.items() if n in kept_tensors}
         layers = _list_unchanged_layers(self._calibrated.network, network)
         chosen = {name: parameters for name, parameters in quantization.layers.items() if name in layers}
         weights = {**quantization.weight_types, **network.weight_types}
