@@ -56,13 +56,14 @@ def find_bottlenecks(
     for region, flow in zip(container.segments, flows, strict=True):
         if not isinstance(region, Region) or flow is None:
             continue
+        own_ranges = _list_own_ranges(region)
         for info, ops in zip(region.layers, _by_layer(region, flow)):
             node = nodes.get(info.name)
             if node is None:
                 continue
             sentences = [*_of_operator(node, graph, chip, ops), *_explain_separate_pass(node, graph, chip, producers, consumers)]
             sentences += _averages([operators.get(s, "") for s in info.sources], node, graph, chip)
-            sentences += _find_spills(region, chip, ops, resident)
+            sentences += _find_spills(own_ranges, chip, ops, resident)
             if sentences:
                 sentences_by_layer[info.name] = tuple(dict.fromkeys(sentences))
     return sentences_by_layer
@@ -163,15 +164,20 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
     return [f"{why}: a depthwise convolution with ones"]
 
 
-def _find_spills(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
+def _list_own_ranges(region: Region) -> np.ndarray:
+    """Return int64[2, ranges]: first address and end in DRAM of each constant and port of the region."""
+    ranges = [(address, address + len(data)) for address, data in region.constants]
+    ranges += [(port.address, port.address + port.size_bytes) for port in region.ports]
+    return np.array(ranges, np.int64).reshape(-1, 2).T
+
+
+def _find_spills(own_ranges: np.ndarray, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
     """Return why tensors of the layer wait in DRAM; empty where none does.
 
     A copy is such a spill if its address in DRAM is neither a constant's nor a port's of the region.
+    `own_ranges`: as `_list_own_ranges` returns them.
     """
-    port_ranges = [(address, address + len(data)) for address, data in region.constants]
-    for port in region.ports:
-        port_ranges.append((port.address, port.address + port.size_bytes))
-    starts, ends = np.array([k[0] for k in port_ranges]), np.array([k[1] for k in port_ranges])
+    starts, ends = own_ranges
 
     def elsewhere(address: int) -> bool:
         return not bool(((starts <= address) & (address < ends)).any())
