@@ -16,7 +16,7 @@ from scripts.onnx_builder import build_model
 from tests.support.example_networks import fill_network
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, InternalError
 from toolchain.hw.cross_section_rules import find_broken_rules
 from toolchain.hw.describe import chip_lines
 from toolchain.isa import Machine, decode, load_machine
@@ -24,6 +24,8 @@ from toolchain.isa.encoding_needs import find_encoding_gaps
 from toolchain.machine import Convolution, Copy, MachineOp, Space
 from toolchain.report.report_text import layers_text, totals_text
 from toolchain.runtime import Session, random_feeds, verify
+from toolchain.schedule import region_planner
+from toolchain.schedule.goals import BALANCED, OBJECTIVES, Goal, Objective
 from toolchain.schedule.unit_choice import earliest
 
 
@@ -61,9 +63,9 @@ def convolution(x: str, w: str, y: str) -> onnx.NodeProto:
     return helper.make_node("Conv", [x, w], [y], name=y, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
 
 
-def built(path: Path, machine: Machine, level: int = 2) -> tuple[Build, list[MachineOp]]:
+def built(path: Path, machine: Machine, level: int = 2, goal: Goal = BALANCED) -> tuple[Build, list[MachineOp]]:
     """Compiled, and once more held against the reference; with the operations of its one region."""
-    network = build(path, BuildOptions(machine, level=level))
+    network = build(path, BuildOptions(machine, level=level, goal=goal))
     (region,) = network.container.segments
     assert isinstance(region, Region)
     _, difference = verify(
@@ -93,6 +95,22 @@ def test_two_arrays_share_the_tiles_of_one_layer(model: Path) -> None:
     assert {"mac0", "mac1"} <= {unit for unit, cycles in two.figures["busy_cycles"].items() if cycles}
     assert "two or more arrays at once in " in totals_text(two.figures)
     assert two.figures["roofline_cycles"] <= one.figures["roofline_cycles"]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_goal_plans_for_all_arrays(objective: Objective, model: Path) -> None:
+    save(model, [convolution("x", "w", "z"), convolution("z", "v", "y")], ["x"], ["y"], w=(32, 32, 3, 3), v=(32, 32, 3, 3))
+    network, ops = built(model, edge16({"mac": {"count": 2}}), goal=Goal(objective))
+    assert {op.unit for op in ops if isinstance(op, Convolution)} == {0, 1}
+    assert network.figures["expected_cycles"] == pytest.approx(network.figures["cycles"], rel=0.05)
+
+
+def test_tiles_without_a_unit_are_a_fault(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan whose tiles nobody gave to units would run them all on one."""
+    save(model, [convolution("x", "w", "y")], ["x"], ["y"], w=(32, 32, 3, 3))
+    monkeypatch.setattr(region_planner, "assign_units", lambda plan, *_: plan)
+    with pytest.raises(InternalError, match=r"^layer y has 2 units for its tiles, and no tile has one of them$"):
+        build(model, BuildOptions(edge16({"mac": {"count": 2}})))
 
 
 def test_convolutions_that_need_nothing_of_each_other_run_at_once(model: Path) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
+from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.unit_map import Unit
 from toolchain.machine import Access, Copy, MachineOp, MemoryIndex, Space, accesses, anywhere, overlap
@@ -206,7 +208,7 @@ class _LayerLowering:
         self.rings = empty_buffers(self.planned.rings)
         self.prefetch_by_key = {key: part for part in self.planned.fetches for key in part.offsets}
         self.starts: dict[str, int] = {}  # in DRAM, of parts
-        self.assigned = iter(self.planned.assigned if isinstance(self.planned, TiledLayer) else ())
+        self.units = _iterate_units(self.planned) if isinstance(self.planned, TiledLayer) else iter(())
 
     @property
     def layer(self) -> Layer:
@@ -253,7 +255,7 @@ class _LayerLowering:
     def _tiles(self, extent: Extent | None) -> Iterator[Group]:
         tiled = self.planned
         assert isinstance(tiled, TiledLayer)
-        return (self._tile(task, next(self.assigned, tiled.units[0])) for task in tiled.tasks(extent))
+        return (self._tile(task, next(self.units)) for task in tiled.tasks(extent))
 
     def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
         """Return the buffer slot for `key`, and whether it holds it already. The slot counts as holding it from now on."""
@@ -331,6 +333,18 @@ class _LayerLowering:
         number, reached = self.layer.node.inputs[index.number], self.view(index.tensor)
         at = self.location(number, (0,) * len(self.layer.types[number].shape))
         return Row(at.space, at.address, self.view(number).item_bytes, reached.strides.along[index.axis], index.limit)
+
+
+def _iterate_units(tiled: TiledLayer) -> Iterator[Unit]:
+    """Return the unit of each tile task of a layer in order. Raise InternalError where several may run them and none is
+    assigned.
+    """
+    if tiled.assigned:
+        return iter(tiled.assigned)
+    unit, *others = tiled.units
+    if others:
+        raise InternalError(f"layer {tiled.name} has {len(tiled.units)} units for its tiles, and no tile has one of them")
+    return repeat(unit)
 
 
 def _overlap_loads(groups: Sequence[Group], chip: Chip) -> Iterator[PlacedOp]:

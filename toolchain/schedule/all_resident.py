@@ -17,7 +17,7 @@ from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.layer_by_layer import LayerByLayer
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedRegion
-from toolchain.schedule.plan_cost import ALONE, AMID
+from toolchain.schedule.plan_cost import ALONE, AMID, assign_units
 from toolchain.schedule.tilings import SmallestTile
 
 _STATES = 20_000  # of the search for an order
@@ -83,10 +83,14 @@ class AllResidentPlanner(LayerByLayer):
         return max(live, default=0)
 
     def plan_tiles(self) -> PlannedRegion | None:
-        """Return the faster of the plans by the two ways of comparing tilings; None where no plan can be placed."""
+        """Return the faster of the plans by the two ways of comparing tilings; None where no plan can be placed.
+
+        Each tile of it has its unit.
+        """
         tiled = (self.tile(self.resident_roots, 1.0, by) for by in (ALONE, AMID))
         plans = (self.place(planned, self.resident_roots) for planned in tiled if planned is not None)
-        return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
+        plan = min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
+        return plan and assign_units(plan, self.model, self.hoister.hoist(plan))
 
     def search_order(self) -> list[Node] | None:
         """Return the nodes in an order of fewer live bytes; None where the search keeps the given one."""
