@@ -59,6 +59,7 @@ from toolchain.repair.network import CycleCounter, Network
 from toolchain.report.bounds.dram import min_dram_bytes
 from toolchain.report.traffic import count_traffic, sum_traffic, traffic_figures
 from toolchain.schedule.bind_region import resolve_level, split_regions
+from toolchain.schedule.equal_regions import EqualRegions
 from toolchain.schedule.goals import BALANCED, CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.nodes import RegionTree
 from toolchain.schedule.notes import annotate_plan
@@ -303,6 +304,7 @@ def _parts(
     planned: dict[int, CompiledRegion] = {}
     parts = partition_graph(graph)
     refusals: list[DramTooSmall] = []
+    equal_regions = EqualRegions()
     tree_by_region = split_regions(schedule, [i for i, part in enumerate(parts) if part.on_chip])
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
@@ -312,7 +314,7 @@ def _parts(
         try:
             if len(graph.nodes) > _QUICK_LAYERS:
                 _require_dram(graph, segment, machine.chip)
-            planned[done] = _region(graph, segment, machine, level, tree_by_region.get(done), goal, steps)
+            planned[done] = _region(graph, segment, machine, level, tree_by_region.get(done), goal, steps, equal_regions)
         except DramTooSmall as fault:  # the largest need of all regions is told, so that who follows it is not refused again
             refusals.append(fault)
             continue
@@ -341,6 +343,7 @@ def _region(
     region_tree: RegionTree | None,
     goal: Goal,
     steps: SearchSteps,
+    equal_regions: EqualRegions,
 ) -> CompiledRegion:
     """Plan a region at a level, link its program, and return the best variant.
 
@@ -348,9 +351,15 @@ def _region(
     from 1 up by simulated cycles.
 
     `region_tree`: a schedule of the region, which says its level; None: it is searched.
+    `equal_regions`: plans of the network's regions so far; this one's are added.
     """
     lasting = any(state.present_tensor in segment.outputs for state in graph.states)
     samples = extract_sample(graph, segment, machine.chip) if machine.chip.control.repeat and not lasting else None
+
+    def plan_region(of: RegionInput) -> Sequence[PlannedRegion]:
+        if region_tree is not None:
+            return [plan_user_schedule(of, region_tree)]
+        return equal_regions.find(of, goal) or equal_regions.note(of, goal, candidate_plans(of, goal))
 
     def linked(number: int, samples: SampleGraph | None) -> CompiledRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
@@ -361,7 +370,7 @@ def _region(
             if candidates and steps.over:
                 break
             of = RegionInput(source, part.nodes, part.inputs, part.outputs, chip, goal.options(number), steps=steps)
-            for plan in candidate_plans(of, goal) if region_tree is None else [plan_user_schedule(of, region_tree)]:
+            for plan in plan_region(of):
                 region = link_region(graph, segment, plan, machine, samples, of.options.hoist)
                 candidates.append(CompiledRegion(plan, region, number, samples.count if samples is not None else 1))
         return _choose_region(candidates, machine, goal) if len(candidates) > 1 else candidates[0]
