@@ -93,7 +93,7 @@ def count_samples(where: str | Path, name: str, shape: tuple[int, ...], t: Tenso
         expected_shape = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
         raise CompileError(
             f"{where}: array for input {name!r} has shape {list(shape)}; the input takes {list(t.shape)}, so it must be "
-            f"[{expected_shape}]: {_suggest_transpose(shape, t.shape) or f'resize the samples, {_OTHER_SHAPE}'}"
+            f"[{expected_shape}]: {_suggest_transpose(shape, t.shape, True) or f'resize the samples, {_OTHER_SHAPE}'}"
         )
     if shape[0] % t.shape[0]:
         raise CompileError(
@@ -116,7 +116,7 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
     if array.shape != t.shape:
         raise CompileError(
             f"{where}: input {name!r} has shape {list(array.shape)}, the model takes {list(t.shape)}; "
-            f"{_suggest_transpose(array.shape, t.shape) or f'resize it, {_OTHER_SHAPE}'}"
+            f"{_suggest_transpose(array.shape, t.shape, False) or f'resize it, {_OTHER_SHAPE}'}"
         )
     dtype = np.dtype(t.dtype)
     cast = array if array.dtype == dtype else _cast(array, dtype, name, where)
@@ -126,11 +126,13 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Co
     return np.asarray(cast, order="C")  # ascontiguousarray would give an array without dimensions one
 
 
-def _suggest_transpose(shape: tuple[int, ...], target_shape: tuple[int, ...]) -> str:
-    """Return how to move the channels of an array to where the model has them, empty where that would not make it fit.
+def _suggest_transpose(shape: tuple[int, ...], target_shape: tuple[int, ...], several: bool) -> str:
+    """Return how to move the channels of an array to where the model has them, empty where that is not what it lacks.
 
+    Where its batch does not fit either, the advice says so.
     `shape`: of the array; its batch may be missing, or stand behind a number of samples.
     `target_shape`: the input's shape, its batch first.
+    `several`: the array may hold several samples, and needs a dimension for them.
     """
     before = len(shape) - len(target_shape) + 1  # dimensions in front of one sample's own
     if len(target_shape) < 3 or not 0 <= before <= 2 or shape[before:] == target_shape[1:]:
@@ -139,8 +141,22 @@ def _suggest_transpose(shape: tuple[int, ...], target_shape: tuple[int, ...]) ->
     for place, moved in (("last", (axes[-1], *axes[:-1])), ("first", (*axes[1:], axes[0]))):
         if tuple(shape[i] for i in moved) == target_shape[1:]:
             order = ", ".join(map(str, (*range(before), *moved)))
-            return f"its channels are {place}, so save x.transpose({order})"
+            added = "[None]" if several and not before else ""
+            fits = _fits_batch(shape[:before], target_shape[0], several)
+            rest = "" if fits else f" and resize its batch, {_OTHER_SHAPE}"
+            return f"its channels are {place}, so save x.transpose({order}){added}{rest}"
     return ""
+
+
+def _fits_batch(leading: tuple[int, ...], batch: int, several: bool) -> bool:
+    """Return whether an array fits an input of this batch, all dimensions behind the batch being right.
+
+    `leading`: the array's dimensions in front of those.
+    `several`: it may hold several samples.
+    """
+    if several:
+        return leading[1:] == (batch,) or (len(leading) < 2 and sum(leading or (1,)) % batch == 0)
+    return (leading or (1,)) == (batch,)
 
 
 def _not_finite(array: np.ndarray, cast: np.ndarray, wrong: np.ndarray, thing: str, name: str) -> CompileError:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from quant.calibration_data import open_data, random_data
+from quant.fit_sample import count_samples, fit_array
 from quant.images import Preprocess, read_preprocess
 from toolchain.errors import CompileError, ConfigError
 from toolchain.ir.graph import TensorType
@@ -367,3 +368,29 @@ def test_bad_preprocess(tmp_path: Path) -> None:
         f'{path}:3: fitt: no such key; did you mean "fit"?',
         f"{path}:4: resample: must be one of 'nearest', 'bilinear', 'bicubic', 'lanczos'; got 'cubic'",
     ]
+
+
+def _refusal(array: np.ndarray, t: TensorType, in_file: bool) -> str | None:
+    """Return the sentence that refuses an array of samples, or one sample where `in_file` is false; None: it fits."""
+    try:
+        if in_file:
+            count_samples("x.npz", "image", array.shape, t)
+        else:
+            fit_array(array, "image", t, "x.npy")
+    except CompileError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("leading", [(), (1,), (2,), (3,), (4,), (3, 1), (3, 2)])
+def test_advice_to_transpose_is_true_when_followed(leading: tuple[int, ...], batch: int, in_file: bool) -> None:
+    t = TensorType((batch, 3, 4, 6), "float32")
+    x = np.zeros((*leading, 4, 6, 3), np.float32)
+    refusal = _refusal(x, t, in_file)
+    assert refusal is not None
+    advice = re.search(r"its channels are last, so save (x\.transpose\([0-9, ]+\)(?:\[None\])?)(.*)", refusal)
+    assert advice, refusal
+    rest = _refusal(eval(advice[1], {"x": x}), t, in_file)
+    assert advice[2] == ("" if rest is None else " and resize its batch, or bind other dimensions with --shape"), rest
