@@ -33,6 +33,7 @@ class StoredArray:
     `name`: its name in the .npz; the file's stem for an .npy.
     `fortran`: elements lie in column-major order.
     `held_bytes`: upper bound of the bytes of elements that the file can hold.
+    `_way_out`: how the file is made again, as in `read_array_headers`.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class StoredArray:
     fortran: bool
     held_bytes: int
     _open: Callable[[], IO[bytes]]
+    _way_out: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -55,10 +57,12 @@ class StoredArray:
     def require_complete(self) -> None:
         """Raise CompileError where the header claims more bytes than the file can hold, or elements of 0 bytes."""
         if not self.dtype.itemsize:
-            raise CompileError(f"{self.path}: array {self.name!r} is {self.dtype.name} of 0 bytes; save numbers")
+            raise CompileError(
+                f"{self.path}: array {self.name!r} is {self.dtype.name} of 0 bytes; {self._way_out or 'save numbers'}"
+            )
         missing = self.size_bytes - self.held_bytes
         if missing > 0:
-            raise CompileError(f"{self.path}: the file ends {format_count(missing, 'byte')} early; save it again")
+            raise self._ends_early(missing)
 
     @contextmanager
     def stream(self) -> Generator[Callable[[int], bytes]]:
@@ -67,16 +71,15 @@ class StoredArray:
         Raise CompileError: damaged, cut short. Other faults of the context's body pass.
         """
         self.require_complete()
-        with _refusing(self.path):
+        with _refusing(self.path, self._way_out):
             file = self._open()
         with file:
 
             def take(size_bytes: int) -> bytes:
-                with _refusing(self.path):
+                with _refusing(self.path, self._way_out):
                     data = file.read(size_bytes)
                 if len(data) < size_bytes:
-                    missing = format_count(size_bytes - len(data), "byte")
-                    raise CompileError(f"{self.path}: the file ends {missing} early; save it again")
+                    raise self._ends_early(size_bytes - len(data))
                 return data
 
             yield take
@@ -91,27 +94,34 @@ class StoredArray:
                 f"{self.path}: array {self.name!r} of shape {list(self.shape)} has {format_count(self.size_bytes, 'byte')}; "
                 f"{limit_bytes:,} are the most that are read"
             )
-        with self.stream() as take, _refusing(self.path):
+        with self.stream() as take, _refusing(self.path, self._way_out):
             flat = np.frombuffer(take(self.size_bytes), self.dtype)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
+    def _ends_early(self, missing_bytes: int) -> CompileError:
+        """Return the error that the file lacks its last bytes."""
+        missing = format_count(missing_bytes, "byte")
+        return CompileError(f"{self.path}: the file ends {missing} early; {self._way_out or 'save it again'}")
 
-def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArray]:
+
+def read_array_headers(path: Path, *, lone: bool = True, way_out: str | None = None) -> dict[str, StoredArray]:
     """Return the headers of the arrays in a file, by name; of equal names the last.
 
     The first bytes tell an .npy from an .npz, not the suffix. Sizes are checked only by `StoredArray.require_complete`.
     `lone`: an .npy will do as well; its array has the name of the file. Without it an .npy is refused.
+    `way_out`: how the file is made again, for refusals of a damaged one; None: users save it with numpy.
 
     Raise CompileError where a header cannot be read, or the file holds too many arrays or Python objects. A file that is absent
     raises FileNotFoundError.
     """
-    with _refusing(path), path.open("rb") as file:
+    with _refusing(path, way_out), path.open("rb") as file:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
             if not lone:
-                raise CompileError(f"{path}: is one array without a name, an .npy; save it with numpy.savez(path, name=array)")
+                named = way_out or "save it with numpy.savez(path, name=array)"
+                raise CompileError(f"{path}: is one array without a name, an .npy; {named}")
             size_bytes = file.seek(0, io.SEEK_END)
             file.seek(0)
-            return {path.stem: _header(path, path.stem, file, size_bytes, lambda: path.open("rb"))}
+            return {path.stem: _header(path, path.stem, file, size_bytes, lambda: path.open("rb"), way_out)}
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()
             if len(members) > ARRAY_MEMBERS:
@@ -120,7 +130,7 @@ def read_array_headers(path: Path, *, lone: bool = True) -> dict[str, StoredArra
             for member in members:
                 with archive.open(member) as opened:
                     name, size_bytes = member.removesuffix(".npy"), _bound_unpacked_bytes(path, archive.getinfo(member))
-                    arrays[name] = _header(path, name, opened, size_bytes, _opener(path, member))
+                    arrays[name] = _header(path, name, opened, size_bytes, _opener(path, member), way_out)
             return arrays
 
 
@@ -132,9 +142,10 @@ def _bound_unpacked_bytes(path: Path, member: zipfile.ZipInfo) -> int:
 
 
 @contextmanager
-def _refusing(path: Path) -> Generator[None]:
+def _refusing(path: Path, way_out: str | None) -> Generator[None]:
     """A context in which whatever a file makes numpy, zipfile and the decompressors raise becomes a CompileError.
 
+    `way_out`: as in `read_array_headers`.
     FileNotFoundError, IsADirectoryError, PermissionError and MemoryError pass.
     """
     try:
@@ -142,9 +153,8 @@ def _refusing(path: Path) -> Generator[None]:
     except (CompileError, FileNotFoundError, IsADirectoryError, PermissionError, MemoryError):
         raise
     except Exception as fault:
-        raise CompileError(
-            f"{path}: damaged, or no array file of numpy: {first_line(fault)}; save it again with numpy.savez"
-        ) from None
+        way_out = way_out or "save it again with numpy.savez"
+        raise CompileError(f"{path}: damaged, or no array file of numpy: {first_line(fault)}; {way_out}") from None
 
 
 def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
@@ -152,10 +162,13 @@ def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
     return lambda: zipfile.ZipFile(path).open(member)
 
 
-def _header(path: Path, name: str, file: IO[bytes], size_bytes: int, open_again: Callable[[], IO[bytes]]) -> StoredArray:
+def _header(
+    path: Path, name: str, file: IO[bytes], size_bytes: int, open_again: Callable[[], IO[bytes]], way_out: str | None
+) -> StoredArray:
     """Return the header of an array. Raise ValueError where it is not valid.
 
     `size_bytes`: size of the header and the elements together.
+    `way_out`: as in `read_array_headers`.
     """
     start = io.BytesIO(file.read(_HEADER_BYTES))  # a header that claims gigabytes unpacks none of them
     version = np.lib.format.read_magic(start)
@@ -183,4 +196,4 @@ def _header(path: Path, name: str, file: IO[bytes], size_bytes: int, open_again:
         stream.read(offset)
         return stream
 
-    return StoredArray(path, name, shape, dtype, fortran, size_bytes - offset, elements)
+    return StoredArray(path, name, shape, dtype, fortran, size_bytes - offset, elements, way_out)

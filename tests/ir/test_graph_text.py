@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -439,3 +440,20 @@ def test_a_normal_form_is_no_start(network: Path, tmp_path: Path) -> None:
     (tmp_path / "constants.npz").write_bytes(array_file(arrays))
     with pytest.raises(CompileError, match=r"is the graph of stage normal; a build can begin behind compose, select"):
         read_stage(tmp_path / "n.txt")
+
+
+def npy_bytes(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"junk", lambda data: data[:-30], lambda _: npy_bytes(np.zeros(3))])
+def test_damaged_arrays_beside_a_stage_are_dumped_again(network: Path, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    arrays: Arrays = {}
+    (tmp_path / "n.txt").write_text(stages_of(network, "edge16")["select"].print_text(arrays))
+    (tmp_path / "constants.npz").write_bytes(damage(array_file(arrays)))
+    with pytest.raises(CompileError) as refused:
+        read_stage(tmp_path / "n.txt")
+    way_out = "dump the stage again with npu-build --dump-after, and take the constants.npz of that build"
+    assert str(refused.value).startswith(f"{tmp_path}/constants.npz: ") and str(refused.value).endswith(f"; {way_out}")

@@ -21,6 +21,7 @@ from toolchain.ir.parse_text import StageGraph, classes_of, parse_graph
 from toolchain.ops.kit.operator import NpuOp
 
 ARRAYS = "constants.npz"  # beside the texts of all stages
+_DUMP_AGAIN = f"dump the stage again with npu-build --dump-after, and take the {ARRAYS} of that build"
 STARTS = ("compose", "select", "clamps", "quantize", "fuse")  # stages that a build can begin behind
 
 
@@ -81,10 +82,13 @@ def list_stage_files(path: Path) -> list[Path]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file by their digests; none where there is no such file."""
+    """Return the arrays of an .npz file by their digests; none where there is no such file.
+
+    Raise CompileError where it is damaged.
+    """
     if not path.exists():
         return {}
-    return {name: stored.read() for name, stored in read_array_headers(path, lone=False).items()}
+    return {name: stored.read() for name, stored in read_array_headers(path, lone=False, way_out=_DUMP_AGAIN).items()}
 
 
 @contextmanager
