@@ -95,12 +95,20 @@ def count_samples(where: str | Path, name: str, shape: tuple[int, ...], t: Tenso
             f"{where}: array for input {name!r} has shape {list(shape)}; the input takes {list(t.shape)}, so it must be "
             f"[{expected_shape}]: {_suggest_transpose(shape, t.shape, True) or f'resize the samples, {_OTHER_SHAPE}'}"
         )
-    if shape[0] % t.shape[0]:
+    count = _count_batches(shape[0], t.shape[0])
+    if count is None:
         raise CompileError(
             f"{where}: array for input {name!r} has {shape[0]} rows, no multiple of the batch {t.shape[0]}; "
             "drop the odd rows, or bind another batch with --shape"
         )
-    return shape[0] // t.shape[0]
+    return count
+
+
+def _count_batches(rows: int, batch: int) -> int | None:
+    """Return how many batches the rows make, None where they are no whole number; 0 batches of 0 rows make none."""
+    if not batch:
+        return None if rows else 0
+    return None if rows % batch else rows // batch
 
 
 def fit_array(array: np.ndarray, name: str, t: TensorType, where: str, loose: Collection[str] = ()) -> np.ndarray:
@@ -155,7 +163,7 @@ def _fits_batch(leading: tuple[int, ...], batch: int, several: bool) -> bool:
     `several`: it may hold several samples.
     """
     if several:
-        return leading[1:] == (batch,) or (len(leading) < 2 and sum(leading or (1,)) % batch == 0)
+        return leading[1:] == (batch,) or (len(leading) < 2 and _count_batches((leading or (1,))[0], batch) is not None)
     return (leading or (1,)) == (batch,)
 
 

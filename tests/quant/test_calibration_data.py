@@ -394,3 +394,9 @@ def test_advice_to_transpose_is_true_when_followed(leading: tuple[int, ...], bat
     assert advice, refusal
     rest = _refusal(eval(advice[1], {"x": x}), t, in_file)
     assert advice[2] == ("" if rest is None else " and resize its batch, or bind other dimensions with --shape"), rest
+
+
+def test_rows_for_an_input_without_rows_are_refused() -> None:
+    with pytest.raises(CompileError, match="has 5 rows, no multiple of the batch 0; drop the odd rows"):
+        count_samples("x.npz", "x", (5, 4), TensorType((0, 4), "float32"))
+    assert count_samples("x.npz", "x", (0, 4), TensorType((0, 4), "float32")) == 0
