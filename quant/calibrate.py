@@ -238,7 +238,6 @@ def observe(
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
-    producers = {output: node for node in model.graph.node for output in node.output}
     masks, made_up = find_masked_tensors(_restore_decomposed(model, divided)), bool(getattr(data, "random", False))
     total = get_sample_count(data)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
@@ -246,7 +245,7 @@ def observe(
     for done, sample in enumerate(data, 1):
         where, together = _Sample(done - 1, made_up), dict[int, tuple[Sink, list[np.ndarray]]]()
         for name, value in _values(session, sample, where):
-            sink, values = sinks[name], _finite(cut(name, value, divided), name, where, producers, masks)
+            sink, values = sinks[name], _finite(cut(name, value, divided), name, where, model, masks)
             if id(sink) in of_several:
                 together.setdefault(id(sink), (sink, []))[1].append(values.ravel())
             else:
@@ -273,16 +272,19 @@ class _Sample:
         """Return an error of this sample; for random numbers the way out is real data instead of `way_out`."""
         return CompileError(self._sentence(reason, way_out))
 
-    def not_finite(self, tensor: str, producer_note: str, kind: str, wrong: np.ndarray) -> CompileError:
+    def not_finite(self, tensor: str, producer_note: str, kind: str, wrong: np.ndarray, by_constant: bool) -> CompileError:
         """Return a NotFinite, or a plain CompileError where the sample is made up.
 
         `producer_note`: the producer of the tensor for the message, or empty.
         `kind`: NaN or infinity.
+        `by_constant`: the producer has a constant operand that is not finite itself, so no sample is to blame.
         `wrong`: bool[...], the elements that are not finite.
         """
-        sentence = self._sentence(
-            f"tensor {tensor!r}{producer_note} holds {kind}", "no range covers it, mend the model or remove the sample"
-        )
+        reason = f"tensor {tensor!r}{producer_note} holds {kind}"
+        if by_constant:
+            sentence = f"calibration: {reason}, for a constant operand is not finite; mend the model"
+        else:
+            sentence = self._sentence(reason, "no range covers it, mend the model or remove the sample")
         return CompileError(sentence) if self.made_up else NotFinite(sentence, tensor, kind, wrong)
 
     def _sentence(self, reason: str, way_out: str) -> str:
@@ -373,9 +375,7 @@ def _make_refusal(session: FloatSession, sample: Sample, where: _Sample, reason:
     return CompileError(f"calibration: onnxruntime cannot run the model, whatever it is given: {reason}; mend the model")
 
 
-def _finite(
-    x: np.ndarray, name: str, where: _Sample, producers: Mapping[str, onnx.NodeProto], masks: Container[str]
-) -> np.ndarray:
+def _finite(x: np.ndarray, name: str, where: _Sample, model: onnx.ModelProto, masks: Container[str]) -> np.ndarray:
     """Return `x` with the lowest float32 for a mask's minus infinity; bools and integers become float32.
 
     Raise CompileError or NotFinite: NaN, or another infinity.
@@ -388,9 +388,23 @@ def _finite(
     if name in masks and x.max() < np.inf:  # no comparison holds for NaN
         return np.maximum(x, LOWEST, dtype=x.dtype)
     kind = "NaN" if np.isnan(x).any() else "infinity"
-    node = producers.get(name)
+    node = next((node for node in model.graph.node if name in node.output), None)
     producer_note = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
-    raise where.not_finite(name, producer_note, kind, ~np.isfinite(x))
+    by_constant = node is not None and _has_infinite_operand(node, model, name in masks)
+    raise where.not_finite(name, producer_note, kind, ~np.isfinite(x), by_constant)
+
+
+def _has_infinite_operand(node: onnx.NodeProto, model: onnx.ModelProto, is_mask: bool) -> bool:
+    """Return whether a constant operand of the node holds NaN or infinity. Constants outside the model are not read.
+
+    `is_mask`: the node may add a mask, so minus infinity is no fault.
+    """
+    for tensor in model.graph.initializer:
+        if tensor.name in node.input and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            value = onnx.numpy_helper.to_array(tensor)
+            if value.dtype.kind == "f" and not (np.isfinite(value) | (is_mask & np.isneginf(value))).all():
+                return True
+    return False
 
 
 def list_calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:

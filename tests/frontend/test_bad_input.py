@@ -246,6 +246,48 @@ def test_weights_not_finite(tmp_path: Path, value: float, kind: str) -> None:
     assert refusal(path) == f"weight w: holds {kind} in 1 of its 12 values\n  help: train or export the model again"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        (
+            "a = Div(zeros, zeros) y = Add(x, a)",
+            'node Div_0 (Div): makes NaN of constants ("zeros"); node Add_1 (Add) reads "a" with NaN in 3 of 3 values',
+        ),
+        (
+            "a = Log(ones) b = Sub(a, ones) c = Sqrt(b) d = Neg(c) y = Max(x, d)",
+            'node Sqrt_2 (Sqrt): makes NaN of constants ("b"); node Max_4 (Max) reads "d" with NaN in 3 of 3 values',
+        ),
+        (
+            "q = QuantizeLinear(zeros, one) a = DequantizeLinear(q, one) b = Div(a, zeros) y = Mul(x, b)",
+            'node Div_2 (Div): makes NaN of constants ("a", "zeros"); node Mul_3 (Mul) reads "b" with NaN in 3 of 3 values',
+        ),
+        (
+            "a = If(yes) <then_branch = g () => (float[3] t) { t = Div(zeros, zeros) }, "
+            "else_branch = g () => (float[3] e) { e = Identity(zeros) }> y = Add(x, a)",
+            'node If_0 (If): makes NaN of constants ("yes"); node Add_1 (Add) reads "a" with NaN in 3 of 3 values',
+        ),
+    ],
+)
+def test_nan_that_folding_makes_is_refused_where_it_is_made(nodes: str, reason: str, tmp_path: Path) -> None:
+    weights = {"zeros": np.zeros(3, np.float32), "ones": np.ones(3, np.float32), "one": np.float32(1), "yes": np.bool_(True)}
+    graph = f"(float[3] x, float[3] zeros, float[3] ones, float one, bool yes) => (float[3] y) {{ {nodes} }}"
+    way_out = "help: change these constants, or train or export the model again"
+    assert refusal(save(model(graph, weights=weights), tmp_path)) == f"{reason}\n  {way_out}"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "a = Div(zeros, zeros) y = Relu(x)",
+        "a = Div(zeros, zeros) b = IsNaN(a) c = Where(b, zeros, a) y = Add(x, c)",
+        "a = Log(zeros) y = Add(x, a)",
+    ],
+)
+def test_nan_that_nothing_reads_and_infinity_pass(nodes: str, tmp_path: Path) -> None:
+    graph = f"(float[3] x, float[3] zeros) => (float[3] y) {{ {nodes} }}"
+    load_model(save(model(graph, weights={"zeros": np.zeros(3, np.float32)}), tmp_path))
+
+
 def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
     proto = model("(float[1] x, float[1] w) => (float[1] y) { y = Relu(x) }", weights={"w": np.nan})
     assert not load_model(save(proto, tmp_path)).graph.constants

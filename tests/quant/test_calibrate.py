@@ -183,6 +183,15 @@ FAULTS = [
         "calibration: sample 0: tensor 'l', the output of l_node (Log), holds infinity; "
         "no range covers it, mend the model or remove the sample",
     ),
+    (
+        lambda: calibrate(
+            model([node("Mul", "x c", "y")], {"x": [4]}, ["y"], {"c": np.array([1, np.inf, 1, 1], np.float32)}),
+            samples([1, 1, 1, 1]),
+            ["y"],
+        ),
+        "calibration: tensor 'y', the output of y_node (Mul), holds infinity, for a constant operand is not finite; "
+        "mend the model",
+    ),
     (lambda: calibrate(log_model(), [], ["y"]), "calibration data: holds 0 samples; calibration needs at least 1"),
     (
         lambda: calibrate(log_model(), samples([1, 1, 1, 1]), ["yy"]),

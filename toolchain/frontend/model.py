@@ -22,6 +22,7 @@ import onnx
 from toolchain.frontend.bind_shapes import bind_inputs, length_warnings
 from toolchain.frontend.bind_values import ModelData, Value, bind_values, import_bound_by_data
 from toolchain.frontend.canonicalize import canonicalize
+from toolchain.frontend.check_computed_constants import FileNode, check_computed_constants
 from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.dequantize import dequantize_graph
 from toolchain.frontend.export_onnx import list_product_weights, subgraph, to_part, to_proto
@@ -249,6 +250,9 @@ def load_model(
     origin_by_output = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
     weights = {name: _weights(n, graph.constants, origin_by_output) for (name, _), n in zip(nodes, proto.graph.node)}
     file_tensors = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
+    producers = {
+        o: FileNode(name, op_type, tuple(n.input)) for (name, op_type), n in zip(nodes, proto.graph.node) for o in n.output
+    }
     warnings = length_warnings(proto, graph, bound, free_shapes)
     constant_inputs = {**fixed, **by_data.values}
     runs_as_given = not static.plugin_nodes  # onnxruntime knows no operator of a plug-in
@@ -256,6 +260,7 @@ def load_model(
     del proto
     wide, notes = cast_to_float32(graph, opset)
     real = dequantize_graph(wide, opset, static_ranges)
+    check_computed_constants(real.graph, producers, graph.constants)
     normal, source_name_by_tensor = canonicalize(real.graph, opset, file_tensors)
     used_names = file_tensors | normal.types.keys()
     steps = {n: fresh_name(one, used_names) for n, one in static.repeated.items() if n in normal.types}
