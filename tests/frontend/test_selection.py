@@ -115,6 +115,10 @@ STAYS = [
         "padding by mode='reflect' that copies did not replace (up to 1,024 elements at each end)",
     ),
     (
+        "(float[1,1,2] x) => (float[a,b,c] y) { p = int64[6] {0,0,15,0,0,0} y = Pad<mode = 'wrap'>(x, p) }",
+        "padding by mode='wrap' that copies did not replace (up to 1,024 elements at each end and 7 times the dimension)",
+    ),
+    (
         "(float[1,2,20] x) => (float[a,b,c] y) { p = int64[6] {0,0,-20,0,0,1} y = Pad(x, p) }",
         "negative padding: pads [0, 0, -20, 0, 0, 1]",
     ),

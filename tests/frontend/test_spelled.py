@@ -67,6 +67,9 @@ MATRICES = [
      "Slice MatMul Concat"),
     ("(float[1,2,60] x) => (float[a,b,c] y) { p = int64[6] {0,0,30,0,0,0} y = Pad<mode = 'edge'>(x, p) }", "Slice Expand Concat"),
     ("(float[1,2,60] x) => (float[a,b,c] y) { p = int64[6] {0,0,30,0,0,25} y = Pad<mode = 'wrap'>(x, p) }", "Slice Slice Concat"),
+    ("(float[1,2,6] x) => (float[a,b,c] y) { p = int64[6] {0,0,30,0,0,7} y = Pad<mode = 'edge'>(x, p) }",
+     "Slice Expand Slice Expand Concat"),
+    ("(float[1,2,6] x) => (float[a,b,c] y) { p = int64[6] {0,0,15,0,0,12} y = Pad<mode = 'wrap'>(x, p) }", "Slice Concat"),
     ("(float[60,2,3] x) => (float[a,b,c] y) { s = int64[1] {-3} e = int64[1] {-100} a = int64[1] {0} d = int64[1] {-2} "
      "y = Slice(x, s, e, a, d) }", "Transpose Reshape Gemm Reshape Transpose"),
     ("(float[1,40,2] x, int64[39] wi) => (float[a,b,c] y) { y = Gather<axis = 1>(x, wi) }", "MatMul"),

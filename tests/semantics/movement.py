@@ -155,6 +155,8 @@ CASES = (
     Case("pad by the edge", "x 2,5,6", "p = int64[6] {0,1,2,0,0,1} y = Pad<mode = 'edge'>(x, p)"),
     Case("long reflection", "x 1,2,40", "p = int64[6] {0,0,21,0,0,30} y = Pad<mode = 'reflect'>(x, p)"),
     Case("long edges", "x 2,30,3", "p = int64[6] {0,25,0,0,19,0} y = Pad<mode = 'edge'>(x, p)"),
+    Case("edges beyond the dimension", "x 2,3,4", "p = int64[6] {0,5,20,0,4,0} y = Pad<mode = 'edge'>(x, p)"),
+    Case("wrapped around several times", "x 2,3,4", "p = int64[6] {0,7,9,0,4,0} y = Pad<mode = 'wrap'>(x, p)"),
     Case("pad by the other end", "x 2,5,3", "p = int64[6] {0,2,1,0,3,0} y = Pad<mode = 'wrap'>(x, p)"),
     Case(
         "long and backwards",

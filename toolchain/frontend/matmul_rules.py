@@ -16,7 +16,7 @@ from toolchain.frontend.infer import evaluate
 from toolchain.frontend.reduction_rules import is_repeat
 from toolchain.frontend.rewrite import Decomposition, NodeChain, Rewriter, operand
 from toolchain.frontend.slice_rules import rising_runs
-from toolchain.ir.graph import HALF_PIXEL, MAX_MATRIX, MAX_PARTS, MAX_RESIZE_FACTOR, OnnxNode
+from toolchain.ir.graph import HALF_PIXEL, MAX_MATRIX, MAX_PARTS, MAX_RESIZE_FACTOR, MAX_WRAPS, OnnxNode
 
 
 def multiply_axis(chain: NodeChain, x: str, axis: int, rank: int, matrix: np.ndarray) -> str:
@@ -48,36 +48,47 @@ def cut(chain: NodeChain, x: str, axis: int, start: int, end: int) -> str:
 def pad(chain: NodeChain) -> None:
     """Rewrite a Pad by edge, reflection or wrap-around, by at most sqrt(`MAX_MATRIX`) elements at each end.
 
-    They are also at most the dimension, for reflection one less. Axis by axis the Pad becomes a Concat of the part before, the
-    tensor, and the part after.
+    A reflection is less than the dimension, and a wrap-around at most `MAX_WRAPS` times the dimension. Axis by axis the Pad
+    becomes a Concat of the parts before, the tensor, and the parts after.
     """
     n, scope = chain.node, chain.scope
     mode, pads, x = n.op.attributes["mode"], scope.constants.get(n.inputs[1]), n.inputs[0]
     if mode not in ("edge", "reflect", "wrap") or pads is None or operand(n, 3) or not scope.is_float(x):
         return
     shape = list(scope.shape(x))
-    rank, least = len(shape), 1 if mode == "reflect" else 0
+    rank = len(shape)
+    most = {"edge": (MAX_MATRIX, 0), "reflect": (1, -1), "wrap": (MAX_WRAPS, 0)}[mode]  # times the dimension, and more
     wide = [(a, int(pads[a]), int(pads[a + rank])) for a in range(rank) if pads[a] or pads[a + rank]]
-    if not wide or any(min(b, e) < 0 or max(b, e) > shape[a] - least or max(b, e) ** 2 > MAX_MATRIX for a, b, e in wide):
+    ends = [(a, count) for a, *counts in wide for count in counts]
+    if not wide or any(c < 0 or c > most[0] * shape[a] + most[1] or c**2 > MAX_MATRIX for a, c in ends):
         return
     for a, before, after in wide:
-        d = shape[a]
-        ends = {
-            "edge": ((0, 1), (d - 1, d)),
-            "reflect": ((1, 1 + before), (d - 1 - after, d - 1)),
-            "wrap": ((d - before, d), (0, after)),
-        }[mode]
-        parts = [x]
-        for count, (start, end), place in zip((before, after), ends, (0, 2)):
-            if not count:
-                continue
-            part = cut(chain, x, a, start, end)
-            if mode == "edge":
-                part = chain.add("Expand", part, (*shape[:a], count, *shape[a + 1 :]))
-            elif mode == "reflect":
-                part = multiply_axis(chain, part, a, rank, make_selection_matrix(range(count)[::-1], count))
-            parts.insert(place, part)
-        x, shape[a] = chain.add("Concat", *parts, axis=a), d + before + after
+        first, last = (
+            _copy_end(chain, x, shape, a, mode, count, at_start) for count, at_start in ((before, True), (after, False))
+        )
+        x, shape[a] = chain.add("Concat", *first, x, *last, axis=a), before + shape[a] + after
+
+
+def _copy_end(chain: NodeChain, x: str, shape: Sequence[int], axis: int, mode: str, count: int, at_start: bool) -> list[str]:
+    """Return the parts, in their order, that a Pad by copies puts at one end of an axis of `x`, `count` elements together.
+
+    `shape`: of x.
+    `at_start`: in front of x, else behind it.
+    """
+    d = shape[axis]
+    if not count:
+        return []
+    if mode == "edge":
+        part = cut(chain, x, axis, *((0, 1) if at_start else (d - 1, d)))
+        return [chain.add("Expand", part, (*shape[:axis], count, *shape[axis + 1 :]))]
+    if mode == "reflect":
+        part = cut(chain, x, axis, *((1, 1 + count) if at_start else (d - 1 - count, d - 1)))
+        return [multiply_axis(chain, part, axis, len(shape), make_selection_matrix(range(count)[::-1], count))]
+    copies, rest = [x] * (count // d), count % d
+    if not rest:
+        return copies
+    part = cut(chain, x, axis, *((d - rest, d) if at_start else (0, rest)))
+    return [part, *copies] if at_start else [*copies, part]
 
 
 def reverse_slice(chain: NodeChain) -> None:

@@ -186,7 +186,7 @@ def crop(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
 def pad_by_copies(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     """Rewrite a Pad by the edge or by reflection as a Concat of single rows and the tensor, axis by axis.
 
-    It stays where an axis gets MAX_PARTS elements or more, or some side more than the tensor has to copy.
+    It stays where an axis gets MAX_PARTS elements or more, or some side more than the tensor has to reflect.
     """
     mode, pads = n.op.attributes["mode"], scope.constants.get(n.inputs[1])
     if mode not in ("edge", "reflect") or pads is None or operand(n, 3) or not scope.is_float(n.inputs[0]):
@@ -194,8 +194,8 @@ def pad_by_copies(n: OnnxNode, scope: Rewriter) -> Rewrite | None:
     shape = list(scope.shape(n.inputs[0]))
     rank = len(shape)
     wide = [(a, int(pads[a]), int(pads[a + rank])) for a in range(rank) if pads[a] or pads[a + rank]]
-    least = 0 if mode == "edge" else 1
-    if not wide or any(min(b, e) < 0 or b + e + 1 > MAX_PARTS or max(b, e) > shape[a] - least for a, b, e in wide):
+    most = {a: MAX_PARTS if mode == "edge" and shape[a] else shape[a] - 1 for a, _, _ in wide}
+    if not wide or any(min(b, e) < 0 or b + e + 1 > MAX_PARTS or max(b, e) > most[a] for a, b, e in wide):
         return None
     nodes, x = list[OnnxNode](), n.inputs[0]
     for a, before, after in wide:

@@ -24,6 +24,7 @@ from toolchain.ir.states import ChipState
 
 INNER = "inner"  # layout of a tensor that is none of the model's, only calibrated as one: a partial result, another arrangement
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
+MAX_WRAPS = (MAX_PARTS - 1) // 2  # times that a Pad by wrap-around repeats a dimension at each end
 MAX_RESIZE_FACTOR = 4  # up to which a linear Resize is a convolution for each phase of its output
 HALF_PIXEL = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")  # coordinates of a Resize
 MAX_MATRIX = 1 << 20  # elements of a matrix that takes elements in an order of its own

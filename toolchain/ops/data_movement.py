@@ -16,7 +16,7 @@ import numpy as np
 
 from quant.fixed_point.core.device_arrays import as_contiguous
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, Graph, Node, step_name
+from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, MAX_WRAPS, Graph, Node, step_name
 from toolchain.ops.kit.layout import NHWC, axis_in, permute_to_layout
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, sample_shape, split_per_sample
 from toolchain.ops.kit.quant_context import QuantContext
@@ -265,6 +265,7 @@ def pad(scope: SelectionContext) -> None:
         return scope.refuse("padding that is computed at run time")
     if (mode := a.get("mode", "constant")) != "constant":
         most = f"up to {isqrt(MAX_MATRIX):,} elements at each end"
+        most += f" and {MAX_WRAPS} times the dimension" if mode == "wrap" else ""
         return scope.refuse(f"padding by mode={mode!r} that copies did not replace ({most})")
     if min(a["pads"]) < 0:
         return scope.refuse(f"negative padding: pads {list(a['pads'])}")
