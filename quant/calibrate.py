@@ -22,7 +22,7 @@ from quant.decomposed_ranges import Decomposition, cut, get_range_owner
 from quant.fit_sample import NotFinite, Sample, get_sample_count
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
-from quant.masks import LOWEST, MaskAwareObserver, RowFloor, RowSink, find_masked_tensors, find_row_floors, mask_aware_range
+from quant.masks import LOWEST, MaskAwareObserver, RowFloor, find_masked_tensors, find_row_floors, mask_aware_range
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
 from quant.piecewise_model import PiecewiseModel, tensor_bytes
@@ -36,6 +36,7 @@ SinkT = TypeVar("SinkT", bound=Sink)
 Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
 OBSERVERS: tuple[ObserverName, ...] = ("minmax", "percentile", "mse")
 NO_NUMERICS: Mapping[str, Numerics] = MappingProxyType({})
+NO_ROWS: Mapping[str, RowFloor] = MappingProxyType({})
 HELD_BYTES = 256 << 20  # of observed tensors that one run of the model may leave in memory; else it runs in pieces
 
 
@@ -101,12 +102,13 @@ def calibrate(
     restored = _restore_decomposed(model, divided)
     masks, rows = find_masked_tensors(restored), find_row_floors(restored)
     shared = dict[str, Observer]()
-    observers: dict[str, Observer] = {}
-    for name in tensors:
-        observers[name] = shared.setdefault(get_range_owner(name, divided), make(others.get(name)))
-    observers |= {
-        name: MaskAwareObserver(tensor_observer, rows.get(name)) for name, tensor_observer in observers.items() if name in masks
-    }
+    for owner, names in _group_by_owner(tensors, divided).items():
+        observer_of_all = make(others.get(names[0]))
+        if masks.isdisjoint(names):
+            shared[owner] = observer_of_all
+        else:
+            shared[owner] = MaskAwareObserver(observer_of_all, [rows[n] for n in names if n in rows])
+    observers = {name: shared[get_range_owner(name, divided)] for name in tensors}
     steps = _steps_of_inputs(model, observers)
     observe(
         model,
@@ -118,8 +120,17 @@ def calibrate(
         computed_by=computed_by,
         few_runs=few_runs,
         divided=divided,
+        rows=rows,
     )
     return {name: _with_step(observers[name].range(), steps.get(name)) for name in tensors}
+
+
+def _group_by_owner(tensors: Sequence[str], divided: Decomposition | None) -> dict[str, list[str]]:
+    """Return the tensors that share each range, by the name of the range, in their order."""
+    groups: dict[str, list[str]] = {}
+    for name in tensors:
+        groups.setdefault(get_range_owner(name, divided), []).append(name)
+    return groups
 
 
 def _steps_of_inputs(model: onnx.ModelProto, sinks: Mapping[str, SinkT]) -> dict[str, InputSink[SinkT]]:
@@ -158,14 +169,16 @@ class ObservedRanges:
         'percentile' takes COMMON_PERCENT. `calibrate` does not widen, so its ranges may be narrower.
         """
         range_by_tensor: dict[str, Range] = {}
+        masked = {id(h) for name, h in self.histograms.items() if name in self.masks}
+        rows: dict[int, list[RowFloor]] = {}
+        for name, floor in self.rows.items():
+            rows.setdefault(id(self.histograms[name]), []).append(floor)
         for name, histogram in self.histograms.items():
             observed = partial(_observed_range, observer, histogram, numerics)
-            masks = name in self.masks
-            r = (
-                mask_aware_range(observed, histogram.extremes, self.rows.get(name))
-                if masks
-                else histogram.with_rare_ends(observed())
-            )
+            if id(histogram) in masked:
+                r = mask_aware_range(observed, histogram.extremes, rows.get(id(histogram), ()))
+            else:
+                r = histogram.with_rare_ends(observed())
             range_by_tensor[name] = _with_step(r, self.steps.get(name))
         return range_by_tensor
 
@@ -203,9 +216,8 @@ def observe_all(
     histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}
     restored = _restore_decomposed(model, divided)
     rows = {name: floor for name, floor in find_row_floors(restored).items() if name in histograms}
-    sinks = {**histograms, **{name: RowSink(histograms[name], floor) for name, floor in rows.items()}}
-    steps = _steps_of_inputs(model, sinks)
-    observe(model, data, {**sinks, **steps}, progress=progress, computed_by=computed_by, divided=divided)
+    steps = _steps_of_inputs(model, histograms)
+    observe(model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, divided=divided, rows=rows)
     return ObservedRanges(histograms, steps, find_masked_tensors(restored), rows)
 
 
@@ -225,11 +237,13 @@ def observe(
     computed_by: FloatModel | None = None,
     few_runs: bool = False,
     divided: Decomposition | None = None,
+    rows: Mapping[str, RowFloor] = NO_ROWS,
 ) -> None:
     """Run the model over the samples and pass each tensor's values to its sink, sample by sample.
 
     `sinks`: by tensor. A sink that stands for several tensors gets the values of all of them at once, as one flat array. Others
     get an array in the tensor's shape. Bools and integers come as float32, minus infinity of a mask as the lowest float32.
+    `rows`: by tensor, a further sink that needs its values in its own shape.
     `few_runs`: as in `quant.float_session.open_session`.
 
     All other arguments and errors are those of `calibrate`; integer tensors are not refused.
@@ -246,6 +260,8 @@ def observe(
         where, together = _Sample(done - 1, made_up), dict[int, tuple[Sink, list[np.ndarray]]]()
         for name, value in _values(session, sample, where):
             sink, values = sinks[name], _finite(cut(name, value, divided), name, where, model, masks)
+            if name in rows:
+                rows[name].update(values)
             if id(sink) in of_several:
                 together.setdefault(id(sink), (sink, []))[1].append(values.ravel())
             else:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quant.common_step import Sink
 from quant.observe import Masking, MinMax, Observer, Range
 from quant.producer_links import HANDED_ON, Links
 from toolchain.errors import CompileError
@@ -214,17 +213,6 @@ class RowFloor:
                 self.floor = floor if self.floor is None else min(self.floor, floor)
 
 
-class RowSink:
-    """A sink that passes a tensor's values to another sink and to the floor of its rows."""
-
-    def __init__(self, sink: Sink, rows: RowFloor) -> None:
-        self._sinks = sink, rows
-
-    def update(self, x: np.ndarray) -> None:
-        for sink in self._sinks:
-            sink.update(x)
-
-
 def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
     """Return a fresh RowFloor for each tensor that may be masked and that a Softmax reads."""
     masks, floors = find_masked_tensors(model), dict[str, RowFloor]()
@@ -236,29 +224,28 @@ def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
 
 
 class MaskAwareObserver:
-    """An observer that wraps another one for a tensor that may be masked, and records `Range.masking`.
+    """An observer that wraps another one for tensors that may be masked, and records `Range.masking`.
 
-    `rows`: None where no Softmax reads the tensor.
+    `rows`: floors of the rows of those that a Softmax reads; they are updated elsewhere.
     """
 
-    def __init__(self, observer: Observer, rows: RowFloor | None = None) -> None:
+    def __init__(self, observer: Observer, rows: Sequence[RowFloor] = ()) -> None:
         self._observer, self._ends, self._rows = observer, MinMax(), rows
 
     def update(self, x: np.ndarray) -> None:
         self._observer.update(x)
         self._ends.update(x)
-        if self._rows is not None:
-            self._rows.update(x)
 
     def range(self) -> Range:
         return mask_aware_range(self._observer.range, self._ends.range(), self._rows)
 
 
-def mask_aware_range(observed: Callable[[], Range], ends: Range, rows: RowFloor | None) -> Range:
+def mask_aware_range(observed: Callable[[], Range], ends: Range, rows: Sequence[RowFloor]) -> Range:
     """Return a range with `masking`: `ends` where these show a mask, else what `observed()` returns.
 
     `ends`: the smallest and the largest value seen; one of magnitude -MASK_LOW or more is a mask.
-    `rows`: floor of the rows; None where no Softmax reads the tensor.
+    `rows`: floors of the rows of all tensors with this range; the least counts. Empty where no Softmax reads one.
     """
     r = ends if min(ends.low, -ends.high) <= MASK_LOW else observed()
-    return Range(r.low, r.high, r.tails, r.step, Masking(ends, None if rows is None else rows.floor))
+    floors = [row.floor for row in rows if row.floor is not None]
+    return Range(r.low, r.high, r.tails, r.step, Masking(ends, min(floors, default=None)))

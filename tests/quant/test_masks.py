@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +13,18 @@ import pytest
 from models import model, node
 from onnx import numpy_helper
 
-from quant.calibrate import calibrate
+from quant.calibrate import calibrate, observe_all
 from quant.fidelity import sqnr_db
 from quant.float_session import open_session
-from quant.masks import LOWEST, find_masked_tensors
+from quant.masks import LOWEST, MASK_MARGIN, find_masked_tensors
 from quant.observe import Masking, Range
 from quant.structural_ranges import adjust_ranges
 from scripts.onnx_builder import build_model
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
+from toolchain.ir.range_constraints import ClippedRange
+from toolchain.isa import load_machine
 from toolchain.runtime import Session
 
 SIZE = 16
@@ -241,3 +245,36 @@ def test_masks_are_found_without_values_of_product_weights() -> None:
     model_proto, structure = loaded.proto, loaded.structure
     assert find_masked_tensors(structure) == find_masked_tensors(model_proto) != frozenset()
     assert [i.dims[:] for i in structure.graph.initializer if not i.raw_data] == [[size, size]]  # the weight, not the mask
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps of a sequence whose scores share one range."""
+
+    original_model: onnx.ModelProto
+    within: Mapping[str, ClippedRange]
+
+
+@pytest.mark.parametrize("all_observers", [False, True], ids=["calibrate", "observe_all"])
+def test_masked_steps_of_a_sequence_share_one_range(all_observers: bool) -> None:
+    """The first step alone is masked, the second alone has the largest score, and their rows differ."""
+    nodes = [node("Add", "s m", "a"), node("Softmax", "a", "y"), node("Add", "t n", "b"), node("Softmax", "b", "z")]
+    proto = model(nodes, {name: [1, 4] for name in "smtn"}, ["y", "z"])
+    step = ClippedRange(-np.inf, np.inf, "step")
+    divided = _Steps(proto, {"a": step, "b": step})
+    sample = {
+        "s": np.array([[1, 2, 3, 4]], np.float32),
+        "m": np.array([[0, 0, 0, -1e9]], np.float32),
+        "t": np.array([[-5, -6, 9, 0]], np.float32),
+        "n": np.zeros((1, 4), np.float32),
+    }
+    if all_observers:
+        observed = observe_all(proto, [sample], ["a", "b"], divided=divided)
+        ranges = observed.ranges("minmax", load_machine("edge16").chip.numerics)
+    else:
+        ranges = calibrate(proto, [sample], ["a", "b"], divided=divided)
+    assert ranges["a"] == ranges["b"] == Range(-1e9, 9)
+    masking = Masking(Range(-1e9, 9), 3.0 - MASK_MARGIN)
+    assert ranges["a"].masking == ranges["b"].masking == masking
+    adjusted = adjust_ranges(proto, ranges, divided).ranges
+    assert adjusted["a"] == adjusted["b"] == Range(3.0 - MASK_MARGIN, 9)
