@@ -41,24 +41,28 @@ def _fingerprint(layer: Layer) -> bytes:
     digest = hashlib.sha256()
     constants = [layer.constants[n] for n in layer.node.inputs if n in layer.constants]
     for part in _parts((layer.node.op, constants)):
+        digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """Yield the bytes of a value for a digest: arrays with type and shape, dataclasses by their class and fields."""
+    """Yield the parts of a value for a digest: arrays with type and shape, dataclasses by class and fields, sequences by their
+    length and elements.
+    """
     if is_array(value):
         yield f"{value.dtype}{value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()
     elif is_dataclass(value):
-        yield type(value).__name__.encode()
+        yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
         for field in fields(value):
             yield from _parts(getattr(value, field.name))
     elif is_sequence(value):
+        yield f"{len(value)} elements".encode()
         for one in value:
             yield from _parts(one)
     else:
-        yield repr(value).encode() + b";"
+        yield repr(value).encode()
 
 
 class LayerConstants(NamedTuple):
