@@ -39,6 +39,10 @@ def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, mon
     unsaid = [(f"    {key}", "    #") for key in ("write_latency_cycles: 2", "burst_bytes: 8", "bank_cycles: 1", "words:")]
     timing = "timing: {fold_cycles: 3, window_bytes: 0, output: {lanes: 8}}"
     unsaid += [(section_text("edge16.yaml", "timing"), timing), ("    burst_bytes: 64\n", ""), (", program_memory: own", "")]
+    unsaid += [
+        ("    folds_overlap: false\n", ""),
+        *((f"      {f}: {{lanes: 16, startup: 8}}", f"      {f}: {{lanes: 16}}") for f in ("add", "mul")),
+    ]
     write_changed(tmp_path, "edge16.yaml", unsaid)
     _, out, _ = run("check", "mine.yaml")
     assert out.splitlines()[1:] == [
@@ -50,6 +54,8 @@ def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, mon
         "engines.mac.timing.output.table_lanes is left at its default, 1",
         "engines.mac.timing.output.addend_lanes is left at its default, lanes",
         "engines.mac.timing.output.overlaps is left at its default, false",
+        "engines.mac.folds_overlap is left at its default, false",
+        "engines.vector.functions.{add, mul}.startup is left at its default, 4",
         "memories.dram.burst_bytes is left at its default, 1",
         "memories.sram.write_latency_cycles is left at its default, 0",
         "memories.sram.burst_bytes is left at its default, 1",

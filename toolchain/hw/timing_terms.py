@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, MacArray
+from toolchain.hw.engines import Dma, MacArray, Vector
 from toolchain.hw.timing import IDEAL, UNLIMITED
 from toolchain.hw.validation import suggest
 
@@ -154,12 +154,18 @@ def idealize_terms(chip: Chip, terms: Sequence[str]) -> Chip:
 def list_defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
     """Yield (key, value) of each term of time that the machine's file does not give.
 
-    `folds_overlap` of arrays and `startup` of vector functions are left out.
+    Vector functions whose `startup` is not given share one key.
     """
     for name, engine in chip.engines.items():
         path = f"engines.{name}"
         if isinstance(engine, MacArray):
             yield from _unsaid(engine.timing, f"{path}.timing")
+            if "folds_overlap" not in engine.model_fields_set:
+                yield f"{path}.folds_overlap", str(engine.folds_overlap).lower()
+        if isinstance(engine, Vector):
+            unsaid = [name for name, rate in engine.functions.items() if "startup" not in rate.model_fields_set]
+            if unsaid:
+                yield f"{path}.functions.{{{', '.join(unsaid)}}}.startup", str(engine.functions[unsaid[0]].startup)
         if isinstance(engine, Dma):
             for key in ("runs", "request_cycles", "run_cycles", "outstanding", "in_flight_bytes"):
                 if key not in engine.model_fields_set:
