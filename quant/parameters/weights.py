@@ -124,14 +124,15 @@ def weight_quant(
 def requantize_weight(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
     """Return the weights `w` quantized at other scales. Groups keep their real scales and minima, rounded at the new scales.
 
-    `weight`: gives the axis and the groups.
+    `weight`: gives the axis and the groups. Where its codes go below `weight_code_range`, as a file's may, the new ones may too.
     `scales`: float64[o], or [1] where all weights share one.
     """
     first, last = weight_code_range(numerics.weight)
+    first = min(first, int(weight.codes.min(initial=0)))
     if weight.groups is not None:
         real = real_groups(weight.groups, weight.scales)
         groups = round_groups(real, scales, weight.groups.size, form_of(numerics))
-        return WeightQuant(group_codes(w, groups, scales, numerics.weight.limits), scales, weight.axis, groups)
+        return WeightQuant(group_codes(w, groups, scales, (first, last)), scales, weight.axis, groups)
     steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
 

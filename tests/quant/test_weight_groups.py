@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from quant.fixed_point import CodeType, GroupForm, Numerics, ScaleForm, WeightScaling, make_requant, matmul, requantize
 from quant.parameters import (
+    WeightQuant,
     bias_quant,
+    check_chosen_weight,
     chosen_rows,
     expressible_weight,
     quantize_file_groups,
@@ -201,6 +203,20 @@ def test_other_scales_keep_what_groups_mean() -> None:
     assert np.abs(grown.groups.scales - weight.groups.scales / 3).max() <= 0.5
     assert db(weight.dequantize(), grown.dequantize()) > 60
     assert expressible_weight(w, weight, 1.0, numerics) is weight
+
+
+def test_other_scales_use_the_codes_that_the_weights_used() -> None:
+    """Scales of groups that shrink by rounding make codes larger: those of float stay above -128, those of a file may be it."""
+    w, numerics = -np.ones((2, 64)), make_grouped_numerics("int8", 2, 0)
+    w[:, 32:] *= 0.5
+    weight = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
+    assert weight.groups is not None and weight.codes.min() == -127
+    grown = requantize_weight(w, weight, weight.scales * 2.2, numerics)
+    assert grown.codes.min() == -127 and check_chosen_weight(grown, w, numerics, name="w") is grown
+    of_file = replace(weight, codes=np.full_like(weight.codes, -128))
+    assert requantize_weight(w, of_file, weight.scales * 2.2, numerics).codes.min() == -128
+    channel = WeightQuant(of_file.codes, np.full(2, 1 / 128), 0)
+    assert requantize_weight(w, channel, channel.scales, numerics).codes.min() == -128
 
 
 def test_narrow_accumulators_take_bits_of_the_scales() -> None:
