@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -372,6 +373,18 @@ def test_a_right_that_cannot_be_taken_is_not_refused(buffers: list[Buffer], peak
     plan = place(buffers)
     assert not validate(buffers, plan) and plan.peak_bytes <= peak
     assert not validate(buffers, place(buffers, peak), peak)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "alignments", "best"), [((3, 3), (1, 2), 6), ((6, 6, 6), (4, 3, 1), 18), ((4, 4), (1, 3), 8), ((6, 6), (4, 6), 12)]
+)
+def test_alignments_that_do_not_divide_the_sizes(sizes: tuple[int, ...], alignments: tuple[int, ...], best: int) -> None:
+    for order in permutations(zip(sizes, alignments)):
+        buffers = [Buffer(f"b{i}", 0, 1, size, alignment) for i, (size, alignment) in enumerate(order)]
+        assert smallest_peak_by_address(buffers, limit=20) == best
+        plan = place(buffers)
+        assert (plan.peak_bytes, plan.bound_bytes) == (best, best) and not validate(buffers, plan)
+        assert not validate(buffers, place(buffers, best), best)
 
 
 @pytest.mark.parametrize(

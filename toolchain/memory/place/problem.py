@@ -109,7 +109,11 @@ def unit_of(items: Sequence[Allocation]) -> int:
     unit = gcd(*(item.alignment_bytes for item in items))
     if unit > 1:
         return gcd(unit, *(x for item in items for x in (item.low, item.bank_bytes)))
-    return gcd(*(x for item in items for x in (item.size_bytes, item.low, item.bank_bytes)))
+    unit, smaller = 0, gcd(*(x for item in items for x in (item.size_bytes, item.low, item.bank_bytes)))
+    while unit != smaller:  # an item on top of others begins at a multiple of its alignment
+        unit = smaller
+        smaller = gcd(unit, *(item.alignment_bytes for item in items if unit % item.alignment_bytes))
+    return unit
 
 
 def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int, int], int]) -> Problem[Column]:
@@ -121,7 +125,7 @@ def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int,
     f, e = np.array(first), np.array(last)
     size = np.array([-(-item.size_bytes // unit) for item in items], dtype=np.int64)
     align = np.array([item.alignment_bytes // gcd(unit, item.alignment_bytes) for item in items], dtype=np.int64)
-    plain = np.array([not banks and item.plain and item.alignment_bytes <= unit for item in items], dtype=bool)
+    plain = np.array([not banks and item.plain and unit % item.alignment_bytes == 0 for item in items], dtype=bool)
     meets, same = _meetings(f, e, plain)
     ov_bank = np.zeros(len(meets[1]), dtype=np.int64)
     if banks:
