@@ -12,7 +12,7 @@ from onnx import external_data_helper, shape_inference
 
 from toolchain.errors import CompileError, first_line
 from toolchain.foundation.inference import has_custom_ops
-from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, check_operators, check_opset, opset_of, tensors_of
+from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, check_operators, check_opset, graphs_of, opset_of, tensors_of
 from toolchain.input_limits import TENSOR_ELEMENTS
 
 
@@ -29,7 +29,7 @@ def find_host_model_fault(model: bytes) -> str | None:
         return "is no ONNX model"
     if proto.functions or proto.graph.sparse_initializer or proto.training_info:
         return "holds functions, sparse weights or training, which no island has"
-    branching = next((n for n in proto.graph.node if any(a.HasField("g") or a.graphs for a in n.attribute)), None)
+    branching = next((n for n in proto.graph.node if graphs_of(n)), None)
     if branching is not None:
         return f"node {branching.name} ({branching.op_type}) holds graphs of its own, which no node of an island has"
     outside = next((t for t in tensors_of(proto.graph) if external_data_helper.uses_external_data(t)), None)

@@ -33,7 +33,7 @@ from toolchain.frontend.function_bodies import body, has_body
 from toolchain.frontend.infer import check_complete, defaults, evaluate, foldable, infer, run_node, schema_of
 from toolchain.frontend.match_row_updates import RowUpdateState, match_row_update
 from toolchain.frontend.plugin_nodes import PluginNode, plugin_node
-from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, NORMAL_OPSET, opset_of, opset_with
+from toolchain.frontend.read_onnx import DOMAINS, FOREIGN, NORMAL_OPSET, graphs_of, opset_of, opset_with
 from toolchain.frontend.subgraphs import list_captured_names
 from toolchain.frontend.unroll_control_flow import CONTROL_FLOW, UnrollContext
 from toolchain.frontend.upgrade import upgrade
@@ -173,9 +173,8 @@ def names_used(graph: onnx.GraphProto) -> set[str]:
     used = {o.name for o in graph.output}
     for node in graph.node:
         used.update(node.input)
-        for attribute in node.attribute:
-            for subgraph in [attribute.g, *attribute.graphs]:
-                used |= names_used(subgraph)
+        for subgraph in graphs_of(node):
+            used |= names_used(subgraph)
     return used
 
 

@@ -234,9 +234,8 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
         else:
             version = max(opset, EARLY.get(node.op_type, 0)) if domain == "" else onnx.defs.onnx_ml_opset_version()
             yield from attribute_faults(node, thing, version, domain)
-        for attribute in node.attribute:
-            for subgraph in [attribute.g, *attribute.graphs]:
-                yield from operator_faults(subgraph, opset)
+        for subgraph in graphs_of(node):
+            yield from operator_faults(subgraph, opset)
 
 
 def attribute_faults(node: onnx.NodeProto, thing: str, opset: int, domain: str) -> Iterator[tuple[str, str]]:
@@ -258,8 +257,8 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
-            for subgraph in [attribute.g, *attribute.graphs]:
-                yield from tensors_of(subgraph)
+        for subgraph in graphs_of(node):
+            yield from tensors_of(subgraph)
 
 
 def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.frontend.convert import FLOATS, elem_type
-from toolchain.frontend.read_onnx import opset_of
+from toolchain.frontend.read_onnx import graphs_of, opset_of
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import TensorType
 
@@ -71,9 +71,8 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (t.name for t in (*graph.input, *graph.initializer))
     for node in graph.node:
         yield from node.output
-        for attribute in node.attribute:
-            for subgraph in [attribute.g, *attribute.graphs]:
-                yield from _names(subgraph)
+        for subgraph in graphs_of(node):
+            yield from _names(subgraph)
 
 
 def _wide(dtype: str) -> str:
