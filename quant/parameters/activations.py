@@ -2,6 +2,13 @@
 
 `activation_quant` is the entry of the quantizer. `with_room` widens a measured range for unseen values before that.
 `least_error_range` is what the observer `mse` chooses.
+
+SMALLEST_SCALE is the least scale of a tensor. A tensor that never leaves +-1e-10 is rounding noise, and a smaller scale would
+need multipliers that no machine has. SEQUENCE_ROOM is how many times its measured range a state of a sequence gets. A state
+adds up from step to step, and unseen sequences add up to more: of 16 bits one is for that. Room is weighed against
+_MOST_STEPS steps of a range at most, since finer ones serve small numbers, which a mean of squares does not see. Scales that
+differ by less than _AS_ONE of themselves count as one: less than 1/16 of a code of 16 bits. After _ROUNDS rounds room and
+span agree to far less than a code.
 """
 
 from __future__ import annotations
@@ -21,15 +28,11 @@ from toolchain.ir.range_constraints import ClippedRange
 
 Array = NDArray[Any]
 
-# A tensor that never leaves +-1e-10 is rounding noise: a smaller scale would only ask for multipliers no machine has.
 SMALLEST_SCALE = 2.0**-40
-
-# A state adds up from step to step, and other sequences add up to more than those seen: of 16 bits one is for that.
 SEQUENCE_ROOM = 2.0
-# Steps that room is weighed against: finer ones are there for small numbers, of which a mean of squares knows nothing.
 _MOST_STEPS = 2.0**12  # docs/quantization.md, room for unseen values
-_AS_ONE = 1e-6  # scales that differ by no more are one: less than 1/16 of a code of 16 bits
-_ROUNDS = 8  # until room and span agree, to far less than a code
+_AS_ONE = 1e-6
+_ROUNDS = 8
 
 
 def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = False) -> Quant:
@@ -39,9 +42,9 @@ def activation_quant(r: Range, numerics: Numerics, *, zero_at_entry: bool = Fals
     `zero_at_entry`: an interpolated table shall have an entry for zero; the range grows by one of its intervals at most.
 
     Where scales are powers of two, the result has least squared error for values spread evenly over `r`. Such a scale may clip up
-    to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back. Elsewhere the scale of
-    values with a step is that step over an integer, where the step is no finer than the codes. No scale is below SMALLEST_SCALE,
-    so that [0, 0] is valid. With symmetric activations the zero point is 0.
+    to 4 % of the range rather than lose a bit, but never of 32-bit codes. A range made from a scale and zero point of other
+    codes gives them back. Elsewhere the scale of values with a step is that step over an integer, where the step is no finer
+    than the codes. No scale is below SMALLEST_SCALE, so that [0, 0] is valid. With symmetric activations the zero point is 0.
     """
     step, r = r.step, r.with_zero()
     if numerics.scale.kind == "pow2":
@@ -183,12 +186,13 @@ def _zero_point(low_steps: float, first: int, last: int) -> int:
 def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
     """Return the power of two that covers the range and the three below it, each with up to three zero points.
 
-    These keep the low end, the high end, or the middle of the range. Symmetric activations have 0 alone.
+    These keep the low end, the high end, or the middle of the range. Symmetric activations have 0 alone. Codes of 32 bits
+    get no power below: it would take their spare bits, which the upper plane of a bit-sliced tensor need not hold.
     """
     first, last = numerics.activation.limits
     exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
     candidates: dict[Quant, None] = {}
-    for e in range(exponent, exponent - 4, -1):
+    for e in range(exponent, exponent - (1 if numerics.activation.is_wide else 4), -1):
         scale = max(2.0**e, SMALLEST_SCALE)
         low, high = r.low / scale, r.high / scale
         points = (0,) if numerics.symmetric_activations else (

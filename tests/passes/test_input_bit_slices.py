@@ -17,7 +17,7 @@ from quant.fidelity import sqnr_db
 from quant.fixed_point.core.codes import CodeType
 from tests.semantics.case import Case
 from tests.semantics.judge import in_float
-from tests.semantics.machines import make_mixed_machine, make_unsigned_machine
+from tests.semantics.machines import make_mixed_machine, make_power_of_two_machine, make_unsigned_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
@@ -121,6 +121,14 @@ def test_codes_of_eight_bits_have_planes_too(tmp_path: Path) -> None:
     machine = make_unsigned_machine("int32")
     assert decibels(model, machine, ())[0] < 45
     assert decibels(model, machine, WIDE)[0] > 65
+
+
+@pytest.mark.usefixtures("no_room")
+@pytest.mark.parametrize(("more", "least_db"), [(("int16", "int32"), 120), (("int32",), 60)])
+def test_scales_of_powers_of_two_leave_the_spare_bits_free(more: tuple[str, ...], least_db: float, tmp_path: Path) -> None:
+    """A finer scale takes them, and the upper plane then saturates: 24 and 6 dB."""
+    model = make_model(tmp_path, CONV.format(groups=1), (8, 8, 3, 3), "1,8,6,6")
+    assert decibels(model, make_power_of_two_machine(*more), WIDE)[0] > least_db
 
 
 @pytest.mark.usefixtures("no_room")

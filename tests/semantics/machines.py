@@ -97,3 +97,14 @@ def make_unsigned_machine(*more: str) -> Machine:
     types = [{"activation": a, "weight": "int8"} for a in ("uint8", *more) if a != "int32"]
     mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
     return _like_edge16("_".join(("edge16_unsigned", *more)), numerics, mac)
+
+
+@cache
+def make_power_of_two_machine(*more: str) -> Machine:
+    """edge16 with scales that are powers of two, int8 where nothing is asked for, and activations of `more` where they are."""
+    scale = {"kind": "pow2", "multiplier_bits": 1, "shift_min": -31, "shift_max": 62}
+    numerics = {"rounding": "single_half_up", "add_left_shift": 14, "scale": scale, "more_activations": [*more]}
+    numerics |= {"table": {"entries": 256, "interpolation": "tosa"}} if "int16" in more else {}
+    types = [{"activation": a, "weight": "int8"} for a in ("int8", *more) if a != "int32"]
+    mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
+    return _like_edge16("_".join(("edge16_pow2", *more)), numerics, mac, softmax=False)
