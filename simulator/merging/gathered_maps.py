@@ -1,6 +1,7 @@
 """Collect an operand's values, whose bytes lie in several arrays, by where they lie in the map that an evaluation reads.
 
-The evaluation then loads the map from those arrays before it runs.
+The evaluation then loads the map from those arrays before it runs. A `Place` is (row, column, byte of the pixel). A number
+names a value of an array (`value_numbers`); 0 is no value.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class GatheredMap:
     numbers: Numbers = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
 
     def fits(self, reading: Reading, at: Place, before: int) -> bool:
-        """Return whether a reading agrees with what other tiles read. No value changes.
+        """Return whether a reading agrees with what other tiles read; False where it lacks a value. No value changes.
 
         `at`: where the tile lies, counted from the first one.
         `before`: all values are of arrays below it, so that they are made before the evaluation.
@@ -105,7 +106,10 @@ def _as_index(axis: Numbers) -> slice | Numbers:
 
 
 def boxes_of_map(numbers: Numbers) -> list[ValueBox]:
-    """Return boxes of the values of a map without gaps, whose first byte is at address 0. numbers: 0: no value."""
+    """Return boxes that copy a map's values to where it lies densely from address 0.
+
+    `numbers`: int64[rows, columns, bytes] of the values; bytes of number 0 are in no box.
+    """
     flat = numbers.ravel()
     addresses = np.flatnonzero(flat)
     return boxes_of_bytes(addresses, flat[addresses])

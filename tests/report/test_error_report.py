@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from tests.quantized.forms import script
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
-from toolchain.report.error_page import report_files
+from toolchain.report.error_page import finding_text, report_files
 from toolchain.report.error_report import Effort, ErrorReport
 
 SAMPLES = 24
@@ -266,3 +266,8 @@ def test_what_a_reader_makes_worse_is_put_down_to_the_range(high: float, cause: 
     rows = {r.tensor: r for r in report.rows}
     assert rows["c"].alone_db < rows["b"].alone_db - 6
     assert (report.findings[0].tensor, report.findings[0].cause) == ("b", cause)
+
+
+def test_a_finding_that_loses_all_says_so() -> None:
+    finding = {"layer": "c", "op": "Conv", "tensor": "y", "cause": "accumulator", "alone_db": None, "effect_db": None}
+    assert "leaves -inf dB alone: sums wrap" in finding_text({**finding, "why": "sums wrap", "remedy": ""})

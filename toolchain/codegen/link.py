@@ -260,7 +260,7 @@ def port_at(address: int, name: str, graph: Graph, maps: FeatureMaps | None = No
 
 
 class _Constants:
-    """Constant blocks laid one after the other in DRAM from `start`. Equal bytes are kept once.
+    """Constant blocks laid one after the other in DRAM from `start`. `address` keeps equal bytes once, `together` does not.
 
     `end`: first free address. `blocks`: (address, bytes) of each, in the order of addresses.
     """

@@ -4,6 +4,10 @@ It takes a linked region (`codegen.link`) on a machine with `block`, `return` an
 The program is cut into groups, each an operation with its waits and signals. A suffix array shows which runs of groups
 come several times. Addresses that differ between the places are reached through base registers. The run becomes a block
 at its first place and a call at the others. The front end dispatches the same operations, one for one.
+
+For each block the _MOST_TRIED longest repeated runs are tried. A block has _LEAST_GROUPS groups or more, since a shorter one is
+not worth its call. A `Place` is (base register, address from there). A `_Need` is (operation, name of its address, `Place` of it
+at each place of the block).
 """
 
 from __future__ import annotations
@@ -34,10 +38,10 @@ from toolchain.machine import (
     dispatch_program,
 )
 
-_MOST_TRIED = 256  # repeated runs that are looked at for one block
-_LEAST_GROUPS = 2  # a shorter block is not worth its call
-Place = tuple[int, int]  # base register, address from there
-_Need = tuple[int, str, tuple[Place, ...]]  # an operation, its address, and where that lies at each place of the block
+_MOST_TRIED = 256
+_LEAST_GROUPS = 2
+Place = tuple[int, int]
+_Need = tuple[int, str, tuple[Place, ...]]
 
 
 def find_repeats(ids: Sequence[int], least: int) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -98,9 +102,8 @@ def _common(ids: Sequence[int], order: np.ndarray) -> list[int]:
 class _RepeatedRun:
     """A run of groups [first, first + count) that repeats at each of `places`, all of them indices of groups.
 
-    `slots`: index in `moved` of the register for (operation of the block, name of its address). `moved`: for each place
-    the (base register, offset in bytes) that each register is set to. `saving`: words of the program that the block
-    saves.
+    `slots`: number of the register for (operation of the block, name of its address). `moved`: for each place the (base
+    register, offset in bytes) that each register is set to, by number. `saving`: words of the program that the block saves.
     """
 
     places: tuple[int, ...]

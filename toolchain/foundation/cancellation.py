@@ -1,4 +1,8 @@
-"""End long work early: by an event of another thread, wherever in Python code the work is, or at a deadline."""
+"""End long work early: by an event of another thread, wherever in Python code the work is, or at a deadline.
+
+The watching thread looks every _POLL_S seconds, below what a person notices. It raises again every _REPEAT_S seconds, since
+compiled modules lose an exception now and then (docs/python.md).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from typing import Protocol, TypeVar
 from toolchain.errors import CancelledError
 
 Result = TypeVar("Result")
-_POLL_S = 0.1  # docs/python.md: below what a person notices, and far below the 2 s in which a build ends
-_REPEAT_S = 0.5  # docs/python.md: compiled modules lose an exception now and then, so that it is raised again
+_POLL_S = 0.1
+_REPEAT_S = 0.5
 
 
 def make_deadline(limit_s: float | None, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool] | None:

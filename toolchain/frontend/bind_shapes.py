@@ -1,7 +1,9 @@
 """Bind every dimension of a model's inputs to a number: by the model, by `--shape`, or a lone open dimension 0 by 1.
 
 This comes before the nodes are imported, whose shapes then follow by inference. `length_warnings` looks at the imported
-graph: it names sequences that have one step because a dimension that nobody bound was taken as 1.
+graph: it names sequences that have one step because a dimension that nobody bound was taken as 1. For that it imports
+the model again with _LONGER in its place. It looks at the recurrent layers _LAYERS, and at the operators _WRITTEN_OUT, which the
+import unrolls. A `Dim` is a size, a name, or "?" for a dimension without one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from toolchain.frontend.import_graph import import_graph
 from toolchain.input_limits import TENSOR_ELEMENTS
 from toolchain.ir.graph import OnnxGraph, TensorType
 
-Dim = int | str  # a name, or "?" for a dimension without one
+Dim = int | str
 _LAYERS = ("GRU", "LSTM", "RNN")
 _WRITTEN_OUT = ("Loop", "Scan")
 _LONGER = 2

@@ -1,7 +1,8 @@
 """Match a row update written with slices: a Concat of head, new rows and tail becomes a TensorScatter, during import.
 
 The lengths of such slices depend on where the rows go, but the length of the result does not.
-Where the rows have no room in the tensor, the file's own nodes make another length.
+Where the rows have no room in the tensor, the file's own nodes make another length. Operators of _MOVES may stand between a row's
+number and its use, since they keep a single number as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from toolchain.frontend.expansion_builder import ExpansionBuilder
 from toolchain.frontend.read_onnx import has_operator
 from toolchain.ir.graph import OnnxNode, TensorType
 
-_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # of one number
+_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class _Cut(NamedTuple):
@@ -41,7 +42,10 @@ class RowUpdateState(NamedTuple):
 
 
 def match_row_update(node: OnnxNode, row_state: RowUpdateState) -> ExpansionBuilder | None:
-    """Return the replacement of a Concat that is a row update; None where it is none, or onnx has no TensorScatter."""
+    """Return the replacement of a Concat that is a row update; None for any other node, or where onnx has no TensorScatter.
+
+    Head and tail are slices of one tensor, and the rows go where the head ends. The Concat is not along dimension 0.
+    """
     if node.op.op_type != "Concat" or len(node.inputs) != 3 or node.inputs[1] not in row_state.types:
         return None
     head, tail = (_cut(row_state.cuts.get(name), row_state) for name in (node.inputs[0], node.inputs[2]))

@@ -1,7 +1,8 @@
 """Check accumulators that are a memory, and the vector engines that emit sums from them.
 
-It is a part of the rules between sections (`hw.cross_section_rules`): sums need a memory of their own that is large
-enough, and an engine that takes them out.
+It is a part of the rules between sections (`hw.cross_section_rules`). Sums need a memory of their own that is large
+enough for all arrays in it, and a vector engine that takes them out. Nothing but sums may lie there. The memories of
+_SHARED hold other data, so they cannot be one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Describe a chip as text: every key with its value, defaults included; and in which keys two chips differ."""
+"""Describe a chip as text: every key with its value, defaults included; and in which keys two chips differ.
+
+By key, _ABSENT says what it means that a machine has no value for it, as the comment beside `null`. A limit that is not there is
+"no limit".
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,6 @@ from toolchain.hw.section import write_bytes, write_hertz
 from toolchain.hw.unit_map import DRAM, SRAM
 from toolchain.hw.yaml_source import KeyPath, is_section, render_path
 
-# What keys other than limits mean where they are not given.
-# What it means that a machine has no value for a key: shown beside `null`.
 _ABSENT = {
     "energy": "not given",
     "private_to": "shared",
@@ -43,7 +45,7 @@ def chip_lines(chip: Chip) -> list[str]:
 
 
 def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
-    """Return (key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none.
+    """Return (key, value in a, value in b) of every key that differs, in the order of the sections; '-' where one has none.
 
     An engine that only has another name is one difference.
     """

@@ -144,6 +144,7 @@ def get(words: Words, slot: BitField) -> Column:
 def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: Sequence[int]) -> list[MachineOp]:
     """Return `count` operations from their columns. A parameter with one possible value needs no column.
 
+    `columns`: int64[count] by parameter name.
     `places`: word indices for messages. Raise ProgramError for a number that an enumeration lacks.
     """
     operation = plan.operation

@@ -2,6 +2,10 @@
 
 The options `--calib` and `--judge` name the data. Of `--calib` some samples may be held out to judge the network. Further
 entries, of other shapes, get the same data if they fit.
+
+Of HELD_FROM samples or fewer none is held out; of more at least LEAST_HELD, since fewer say little of other samples. For a gate
+one of _EVERY samples judges up to the first _MANY, and one of _EVERY_LATER beyond. Without a gate it is one of _EVERY_LATER,
+and _MOST_HELD at most. A gate that judges fewer than _FEW_OF_A_GATE samples gives a warning.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from toolchain.repair.sample_folds import NONE, STRETCH, Fold, HoldOut, hold_out
 from toolchain.report.accuracy import JudgedOn
 from toolchain.report.report_text import RANDOM, REPEATED
 
-HELD_FROM = 16  # of so many samples none is held out
-LEAST_HELD = 4  # where there are more: fewer say little of others
-_MOST_HELD = 8  # of --calib, where no gate asks for more
-_EVERY, _EVERY_LATER = 4, 8  # one of so many judges for a gate, up to the first _MANY and beyond
+HELD_FROM = 16
+LEAST_HELD = 4
+_MOST_HELD = 8
+_EVERY, _EVERY_LATER = 4, 8
 _MANY = 128
 _FEW_OF_A_GATE = 8
 
@@ -34,7 +38,7 @@ class BuildData:
 
     `calibration`: samples of `--calib`, or random ones.
     `judge`: samples of `--judge`; None without the option.
-    `on`: what judging on `calibration` is, where that is decided already; else None.
+    `on`: kind of `calibration` as samples that judge; None where the build decides it later.
     `notes`: sentences for the user, such as why samples are random.
     """
 

@@ -1,5 +1,7 @@
 """Model the in-order queues of a machine's engines for the timing model: room for waiting operations, and those in
 flight.
+
+A `Service` is (memory port, cycles for which the port serves one operation).
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
+Service = tuple[int, int]
 
 
 class OperationTiming(NamedTuple):

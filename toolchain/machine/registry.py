@@ -1,6 +1,7 @@
 """Find every machine operation in the folder `operations`, by name: adding a file there is enough.
 
-`OPERATIONS` and `FUNCTIONS` (operation by function of a vector engine) are filled at import. Plug-ins add to them.
+`OPERATIONS` and `FUNCTIONS` (operation by function of a vector engine) are filled at import. Plug-ins add to them. _ENGINES
+are the kinds of engine in the order of manuals; None is the front end, which runs synchronisation and control.
 """
 
 from __future__ import annotations

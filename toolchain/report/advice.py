@@ -1,7 +1,7 @@
 """Suggest what to do about a layer's loss: options and keys that exist, for this machine and this way of calibrating.
 
 The module report.diagnosis calls `suggest_advice` with the cause that it found. Advice is not tried here: judging.try_advice
-does so.
+does so. Advice names _TOGETHER nodes to leave to the host at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolchain.report.comparison_blocks import ComparisonBlock
 from toolchain.report.findings import LOST_DB, Advice, AdviceContext, Cause, LayerError
 from toolchain.report.layer_errors import LayerMeasurements
 
-_TOGETHER = 3  # nodes that are worth naming
+_TOGETHER = 3
 
 
 def suggest_advice(
@@ -31,6 +31,7 @@ def suggest_advice(
 
     `row`: the layer's figures.
     `cause`: the cause of its loss.
+    `measurements`: what was measured of all layers.
     `quantized`: the machine and the options that it was built with.
     """
     numerics, calibrated_range = quantized.chip.numerics, measurements.sums[row.block.tensor].rounding_error

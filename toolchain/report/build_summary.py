@@ -1,6 +1,9 @@
 """Describe a build in at most ten lines of text, or as HTML for a notebook with a picture of the cycles of each layer.
 
 They are what a build of toolchain.api shows as its `repr` and in a notebook. The full report is report.build_text.
+The text has at most _LINES lines of _LINE_CHARACTERS. The picture has the _BARS longest layers and one bar for the others.
+The table has the _PARTS poorest outputs and operands of Concat (docs/python.md). Sizes in pixels are those of the column of
+names (_NAME), the longest bar (_BAR) and the height of a row (_ROW).
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ from html import escape
 from typing import Any
 
 from toolchain.errors import format_count, printable, printable_strings
-from toolchain.report.build_text import format_decibels
+from toolchain.report.build_text import format_decibels, get_level_db
 from toolchain.report.merge_steps import merge_step_rows
 from toolchain.report.report_text import JUDGED_ON, cut, format_seconds
 
-_LINES = 10  # docs/python.md: of the text, at most
+_LINES = 10
 _LINE_CHARACTERS = 160  # as cells of tables in docs/ have at most
-_BARS = 30  # docs/python.md: layers of the picture, the longest ones; the others are one bar
-_PARTS = 20  # docs/python.md: outputs and operands of Concat in the table, the poorest ones
-_NAME, _BAR, _ROW = 300, 380, 16  # pixels: names of layers, the longest bar, a row
+_BARS = 30
+_PARTS = 20
+_NAME, _BAR, _ROW = 300, 380, 16
 _STYLE = 'style="text-align:left;padding:1px 12px 1px 0"'
 
 
@@ -155,7 +158,7 @@ def _layers_svg(layers: Sequence[Mapping[str, Any]]) -> str:
 def _parts_table(figures: Mapping[str, Any]) -> str:
     """Return an HTML table of the 20 outputs and operands of Concat with the least dB."""
     parts = [("output", part) for part in figures["outputs"]] + [("concat operand", part) for part in figures["concats"]]
-    parts.sort(key=lambda row: float("inf") if row[1].get("exact") or row[1]["sqnr_db"] is None else row[1]["sqnr_db"])
+    parts.sort(key=lambda row: get_level_db(row[1]))
     rows = "".join(
         f"<tr><td {_STYLE}>{kind} {escape(cut(part['name'], 60))}</td><td {_STYLE}>{_level(part)}</td>"
         f"<td {_STYLE}>{part['cosine']:.6f}</td></tr>"

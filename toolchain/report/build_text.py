@@ -105,14 +105,14 @@ def standard_error_text(report: Mapping[str, Any]) -> str:
 def _worst_of_steps(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the parts, of the steps of a sequence the one farthest from float, whose name says how many there are."""
     groups = group_rows(parts, lambda part: part["steps_of"])
-    worst = [min(group, key=_level) for group in groups]
+    worst = [min(group, key=get_level_db) for group in groups]
     return [
         {**part, "tensor_name": part["name"], "name": part["name"] + and_more(len(group))} for part, group in zip(worst, groups)
     ]
 
 
-def _level(part: Mapping[str, Any]) -> float:
-    """Return the part's SQNR in dB: infinite where it is exact, -inf where it is not known."""
+def get_level_db(part: Mapping[str, Any]) -> float:
+    """Return the part's SQNR in dB: infinite where it is exact, -inf where nothing of it is left or it is not known."""
     return math.inf if part["exact"] else -math.inf if part["sqnr_db"] is None else part["sqnr_db"]
 
 

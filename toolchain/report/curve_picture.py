@@ -1,4 +1,8 @@
-"""Draw cycles and DRAM bytes against the size of the SRAM as one SVG, for the sweep of `--sram-curve`."""
+"""Draw cycles and DRAM bytes against the size of the SRAM as one SVG, for the sweep of `--sram-curve`.
+
+Sizes are pixels: of a panel, and of the space on its left (_MARGIN), above all panels (_TOP) and below each (_GAP). A `Series` is
+(what it is, a value for each size, colour).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from math import log2
 _WIDTH, _HEIGHT, _MARGIN, _TOP, _GAP = 760, 230, 90, 46, 70
 _INK, _LINE, _LEAST = "#333", "#1f6fb4", "#b4571f"
 
-Series = tuple[str, Sequence[float], str]  # what it is, a value a size, colour
+Series = tuple[str, Sequence[float], str]
 
 
 def curve_svg(

@@ -1,7 +1,8 @@
 """Format the error report of `--error-report` as files: a text table, JSON, and one HTML page that needs nothing beside it.
 
 Findings and rows come in the order of the report (report.error_report), the worst first. All levels are dB of signal over
-noise.
+noise. The text and the page write out the _FIRST worst findings. Sizes of the plot are in pixels: its
+height, the space on its left (_MARGIN), and the widest bar (_BAR). Bars become narrower where all exceed _WIDEST.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from toolchain.report.merge_steps import and_more, group_rows
 from toolchain.report.report_text import cut, table
 
 _NOTHING = "nothing is lost: every layer makes of codes the codes that float makes of them, but for ties"
-_FIRST = 10  # findings that are written out
-_HEIGHT, _MARGIN, _BAR, _WIDEST = 260, 44, 12, 1800  # of the plot, in pixels
+_FIRST = 10
+_HEIGHT, _MARGIN, _BAR, _WIDEST = 260, 44, 12, 1800
 _STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:2em;max-width:1200px;color:#222}
 table{border-collapse:collapse;font-size:13px}td,th{padding:3px 9px;text-align:left;border-bottom:1px solid #ddd}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}li{margin:.5em 0}.key{font-size:12px}"""
@@ -51,13 +52,14 @@ def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, b
 def finding_text(finding: Mapping[str, object] | LayerError) -> str:
     """Return a finding as one line: layer, tensor, cause, levels, why, tried remedy.
 
-    `finding`: a finding, or its JSON.
+    `finding`: a finding, or its JSON, where a level of None is -inf: nothing of the tensor is left.
     """
     f = finding.as_json() if isinstance(finding, LayerError) else finding
     place = f"layer {f['layer']} ({f['op']})" if f["layer"] is not None else f"{f['tensor']} on its way into the NPU ({f['op']})"
+    alone = "-inf" if f["alone_db"] is None else _level(f["alone_db"])
     at_output = f", {_level(f['effect_db'])} dB of the output" if f["effect_db"] is not None else ""
     ways = f"; {f['remedy']}" if f["remedy"] else ""
-    return f"{place}, tensor {f['tensor']}: {f['cause']}, leaves {_level(f['alone_db'])} dB alone{at_output}: {f['why']}{ways}"
+    return f"{place}, tensor {f['tensor']}: {f['cause']}, leaves {alone} dB alone{at_output}: {f['why']}{ways}"
 
 
 def findings_text(findings: Sequence[LayerError]) -> str:

@@ -1,7 +1,8 @@
 """Explain where every node of the model went and what the compiler added, as `npu-build --explain` prints it.
 
 `explain_nodes` makes rows for the JSON report (`NodeFigures` of report.figure_types), from the compiled container and the
-figures of its layers. Why a layer costs what it does comes from report.bottlenecks.
+figures of its layers. Why a layer costs what it does comes from report.bottlenecks. _OF_A_LAYER are the figures that a node's
+row takes from its layer. Nodes of QUANTIZERS become no layer, since they only give a tensor its scale.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def explain_nodes(
     `layers`: layers of the report.
     `flows`: operations of each segment as the front end dispatches them; None for host subgraphs.
     `host`: reason why a node runs on the host, by node.
-    `resident`: the build's level keeps tensors in SRAM between layers.
+    `resident`: whether the build's level keeps tensors in SRAM between layers; `find_bottlenecks` needs it for its reasons.
     """
     layers = list(layers)
     why = find_bottlenecks(container, flows, dict(nodes), resident)

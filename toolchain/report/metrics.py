@@ -116,7 +116,7 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
 
 
 def _arrays_overlap(chip: Chip, simulations: Sequence[Simulation]) -> float:
-    """Return the share of the busy time of the arrays in which two or more are busy."""
+    """Return the share (0 to 1) of the time with a busy array in which two or more are busy; 0 with one array."""
     arrays = [unit.queue for unit in chip.of_kind("mac_array")]
     if len(arrays) < 2:
         return 0.0
@@ -159,7 +159,7 @@ def _layers(
     """Return the rows of the layers of a region, without bounds.
 
     `segment`: index of the region among the segments.
-    `most`: products that each convolution requires; an instruction may make more, with zeros.
+    `most`: products that each convolution requires, by the name of its layer; an instruction may make more, with zeros.
     `causes`: attribution of the region; None where times were measured elsewhere.
     """
     flow, count = simulation.flow, len(region.layers)

@@ -1,7 +1,8 @@
 """Format the figures of a build (`BuildFigures` of report.figure_types) as text of the printed report, one function a section.
 
 Only ratios and percentages are computed here. A section without content is an empty string.
-report.build_text puts them together. `JUDGED_ON` says in words which samples accuracy was judged on.
+report.build_text puts them together. `JUDGED_ON` says in words which samples accuracy was judged on, by the figure `judged_on`.
+There RANDOM stands for a build without data, and REPEATED for an entry whose shapes the data do not fit.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from toolchain.report.merge_steps import merge_step_rows
 OVERLAP_NOTE: Final = (
     "a layer with fewer cycles than its `at least` worked beside others, whose cycles these are (docs/bounds.md)"
 )
-REPEATED: Final = "repeated"  # what an entry is judged on whose shapes the data do not fit
-RANDOM: Final = "random inputs"  # what a build is judged on without data
+REPEATED: Final = "repeated"
+RANDOM: Final = "random inputs"
 JUDGED_ON = {
     RANDOM: "of RANDOM inputs (means nothing)",
     "calibration": "of the data it was calibrated on",

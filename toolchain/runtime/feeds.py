@@ -1,4 +1,7 @@
-"""Check and convert the feeds of a session: arrays for the model's inputs and states, by name."""
+"""Check and convert the feeds of a session: arrays for the model's inputs and states, by name.
+
+NOT_BOUND stands for a model none of whose inputs are bound to values.
+"""
 
 from __future__ import annotations
 

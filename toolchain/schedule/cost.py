@@ -3,6 +3,9 @@ model.
 
 Costs are `QueueCost`s, cycles on one queue. `schedule.plan_timer` puts them in sequence. Each shape is computed once. A
 chain is the tile tasks that add to the same sums.
+
+`Runs` is the cost of a tile on each unit that can run it, `Brought` that of a load by each DMA channel that can. Boxes that may
+begin at several offsets of a burst cost the mean over _PLACES of them at most. Others begin at _AT_FIRST, its first byte.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from toolchain.schedule.tile_buffers import box_strides
 from toolchain.schedule.unit_choice import emit_at_zero, find_capable_units
 from toolchain.schedule.views import View
 
-_PLACES = 8  # inside a burst that are looked at
+_PLACES = 8
 
 
 class TileCost(NamedTuple):
@@ -40,10 +43,10 @@ class TileCost(NamedTuple):
     sums_at_once: int = 1
 
 
-_AT_FIRST = range(1)  # of a burst
+_AT_FIRST = range(1)
 
-Runs = Mapping[Unit, TileCost]  # on each unit that can run a work
-Brought = tuple[tuple[Unit, QueueCost], ...]  # by each DMA channel that can
+Runs = Mapping[Unit, TileCost]
+Brought = tuple[tuple[Unit, QueueCost], ...]
 
 
 class CostModel:
@@ -141,7 +144,7 @@ class CostModel:
 
     def moves(self, layer: Layer, views: Mapping[str, View], resident: Collection[str]) -> QueueCost:
         """Return the cost of all fills and copies of a data-movement layer, with every tensor at the first bytes of its
-        memory.
+        memory. `resident`: the tensors that lie in SRAM; all others lie in DRAM.
         """
         key = (layer.node.name, *(name in resident for name in (*layer.activations, *layer.node.outputs)))
         cost = self._moves.get(key)

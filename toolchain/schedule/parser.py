@@ -1,7 +1,7 @@
 """Parse schedules: text, printed by `schedule.text` or written by hand, becomes the nodes of `schedule.nodes`.
 
 Names are not looked up here; `schedule.bind_region` does that. A ring is a tile buffer, a fetch a prefetch of
-constants.
+constants. By the first word of a line, _FORMS says how it is written, for messages.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class _Parser:
         return Fetch(Prefetch(constants, layer), "", line=stmt.line)
 
     def _call(self, layer: str, line: int, stmt: Statement) -> Call:
-        """Parse a call. `line`: of its layer, at which faults are reported."""
+        """Return the call of `call ...`. Raise FaultyLine where it is another. `line`: of its layer, for later faults."""
         units: list[str] = []
         if stmt.takes("inline"):
             self._require_end(stmt)

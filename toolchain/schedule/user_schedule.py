@@ -1,7 +1,7 @@
 """Plan a region by a user's schedule: exactly so where it names all layers, else by a search around the layers that it
 names.
 
-A root is a tensor with storage of its own.
+A root is a tensor with storage of its own. An error names _NAMED of them at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import quote_name
 from toolchain.schedule.tilings import RegionTilings
 
-_NAMED = 8  # tensors that an error names at most
+_NAMED = 8
 
 
 def explain_overflow(bound: BoundTree, facts: RegionFacts, allocation: Allocation) -> CompileError | None:

@@ -1,6 +1,7 @@
 """The manual's sections on layouts: feature maps and their granules, weights, parameters, with examples.
 
-The examples are laid out by the code that compiler and simulator use.
+The examples are laid out by the code that compiler and simulator use. The weights drawn there are of OUTPUTS output channels,
+a kernel of 1 x TAPS and INPUTS input channels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from toolchain.machine import Convolution, in_tiles, pack_parameters
 from toolchain.machine.manual_text import formula
 from toolchain.machine.tensors import laid_bytes, make_strides
 
-OUTPUTS, TAPS, INPUTS = 3, 2, 3  # of the weights that are drawn: a kernel of 1 x 2
+OUTPUTS, TAPS, INPUTS = 3, 2, 3
 
 
 def layouts(machine: Machine) -> Iterator[str | Figure]:

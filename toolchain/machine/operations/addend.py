@@ -1,4 +1,7 @@
-"""The addend of an array's results (a residual sum in the epilogue): parameters and bytes that such operations share."""
+"""The addend of an array's results (a residual sum in the epilogue): parameters and bytes that such operations share.
+
+ADDEND has the names of the parameters, in the order of the constructor.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ class WithAddend:
         return (Access(unit.roles["input"], self.addend_address, *extent, False, in_step=True),)
 
 
-ADDEND = tuple(f.name for f in fields(WithAddend))  # names of its parameters, in the order of the constructor
+ADDEND = tuple(f.name for f in fields(WithAddend))
 
 
 def broken_post(key: str, flags: Iterable[tuple[str, IntOrColumn]], posts: Iterable[str]) -> Iterator[str]:

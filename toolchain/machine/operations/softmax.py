@@ -3,6 +3,10 @@
 Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
 bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
 `find_required_key` returns the machine file's key because of which programs use the operation, None where they do not.
+
+PASSES are those over a row: its maximum, the sum of exponentials, the quotients. MOST_COLUMNS_OF_BYTES is the longest row whose
+sum the arithmetic of 8 bits holds. An input's scale is at most _MOST, where exp of one code less is nothing in 16 bits. For codes
+of 8 bits it is at least _LEAST_OF_BYTES: their arithmetic takes none of 2**-26, and every output is 1 / columns here already.
 """
 
 from __future__ import annotations
@@ -30,12 +34,12 @@ from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import find_function_key, rate_of, vector_demand
 
-PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients
-MOST_COLUMNS_OF_BYTES = 4095  # whose sum the arithmetic of 8 bits holds
+PASSES = 3
+MOST_COLUMNS_OF_BYTES = 4095
 _NAME = "softmax"
 _SCALE_BITS = 26
-_LEAST_OF_BYTES = 2.0**-25  # the arithmetic of 8 bits takes none of 2**-26; every output is 1 / n here already
-_MOST = 31.0  # of an input's scale: exp of one code less is nothing in 16 bits, and the fields hold it
+_LEAST_OF_BYTES = 2.0**-25
+_MOST = 31.0
 
 
 def scale_fields(scale: float, codes: CodeType) -> tuple[int, int]:

@@ -3,6 +3,9 @@
 Members are those of `machine.operation.MachineOp`: `meaning` yields the manual's text, `ranges` returns the touched
 bytes. `demand` returns cycles and traffic, and `broken` yields the reasons why a machine cannot run it.
 `find_required_key` returns the machine file's key because of which programs use the operation, None where they do not.
+
+TABLE_FUNCTIONS are the functions by their names in a vector engine's `functions`, in the order of their codes. ANY is the
+function that stands for all that an engine does not name.
 """
 
 from __future__ import annotations
@@ -71,9 +74,8 @@ class TableFunction(IntEnum):
     THRESHOLDED_RELU = 38
 
 
-# By the names of a vector engine's functions, in the order of their codes.
 TABLE_FUNCTIONS = {function.name.lower(): function for function in TableFunction}
-ANY = "table"  # the function that does all others
+ANY = "table"
 
 
 def find_function_rate(function: str | None, names: Collection[str]) -> str | None:

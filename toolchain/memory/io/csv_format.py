@@ -1,6 +1,7 @@
 """Read buffers from a file in MiniMalloc's CSV format: a header, then a line per buffer (lower <= step < upper).
 
-`scripts/plan_memory.py` and benchmarks read instances by it.
+`scripts/plan_memory.py` and benchmarks read instances by it. A file has MOST_BYTES and MOST_BUFFERS at most, and a number
+MOST_CHARACTERS. Beyond MOST_FAULTS faults are counted instead of told.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from toolchain.memory.buffer import Buffer, InvalidBuffers, check_buffers
 
 MOST_BYTES = 16 << 20
 MOST_BUFFERS = 200_000
-MOST_FAULTS = 100  # told; the rest is counted
-MOST_CHARACTERS = 64  # of a number
+MOST_FAULTS = 100
+MOST_CHARACTERS = 64
 REQUIRED = ("id", "lower", "upper", "size")
 OPTIONAL = ("alignment",)
 

@@ -2,7 +2,7 @@
 
 Accumulators are requantized per output channel, clamped, taken through a table, and a residual is added (each optional).
 The operator's methods are those of `TiledOp` in `ops.kit.operator`; `tiles`, `dense` and `grouped_convolution` make
-instructions.
+instructions. A schedule by hand that joins one group with no other is refused with the reason _TOGETHER.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Find where rows of a kernel meet only padding, which programs may leave out, for the bounds of units (`unit_bounds`)."""
+"""Find where rows of a kernel meet only padding, which programs may leave out, for the bounds of units (`unit_bounds`).
+
+A convolution has _MOST bands at most, since each is bounded by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.bounds.required_reads import window_of
 
-_MOST = 9  # bands that are looked at
+_MOST = 9
 
 
 class Band(NamedTuple):
@@ -28,7 +31,7 @@ class Band(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Return the number of pairs of an output row and a kernel row."""
+        """Return the number of pairs of an output row and a kernel row, products with padding left out."""
         return (self.end - self.first) * (self.bottom - self.top)
 
     @property

@@ -36,8 +36,11 @@ def _pool(
     types: Pair = (0, 0),
     **extra_fields: Any,
 ) -> None:
-    """Add a pool to the case. `values`: codes [h, w, c], None: random. `scale`: of an average, None: about 1 /
-    elements.
+    """Add a pool to the case.
+
+    Pairs of sizes are (height, width), `pad` is (top, left). `types`: numbers of input and output type in `chip.code_types`.
+    `values`: codes [h, w, c]; None: random ones. `scale`: (multiplier, shift) of an average; None: about 1 / elements.
+    `extra_fields`: parameters of the operation that replace those made here.
     """
     unit = bench.unit(Pool, extra_fields.get("unit", 0))
     values = bench.codes((*size, channels), types[0]) if values is None else values
