@@ -20,8 +20,8 @@ class TransferSide(NamedTuple):
     """The source or destination of a move: runs of `inner_bytes` from an address, with counts and byte strides around
     them.
 
-    `space`: number of the memory. `counts`, `strides`: from the outermost dimension to the innermost. `piece_bytes`: runs move in pieces of so many bytes, the same piece of all runs of
-    the innermost count before the next; 0: whole.
+    `space`: number of the memory. `counts`, `strides`: from the outermost dimension to the innermost. `piece_bytes`: runs
+    move in pieces of so many bytes, the same piece of all runs of the innermost count before the next; 0: whole.
     """
 
     space: IntOrColumn
