@@ -1,6 +1,7 @@
 """Cuts a float ONNX network into models that run one after the other, so that few of its tensors are in memory at once.
 
-`quant.calibrate` uses it where the observed tensors outgrow its memory. `quant.float_session` runs the pieces.
+`quant.calibrate` uses it where the observed tensors outgrow its memory. `quant.float_session` runs the pieces. A tensor without a
+static shape counts as UNKNOWN_BYTES.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import onnx
 
 from toolchain.ir.float_submodel import FloatSubmodel
 
-UNKNOWN_BYTES = 16 << 20  # what a tensor without a static shape is taken for
+UNKNOWN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class PiecewiseModel:
     """A float network in pieces, for `quant.float_session.FloatSession`.
 
-    The nodes of a piece make at most `held_bytes` together, or it is a single node. Sizes are those of `tensor_bytes`.
+    The nodes of a piece make at most `held_bytes` of tensors together, or it is a single node. Sizes are those of `tensor_bytes`.
     A tensor between pieces has its type in the model or the one that onnx infers, and is float32 without either.
     """
 

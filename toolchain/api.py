@@ -3,6 +3,9 @@
 The function `build` reads an ONNX model into its canonical form and selects the chip's operators. It calibrates and repairs
 them to integers, and compiles regions and host subgraphs to programs. Their file model.npu is then run once against the integer
 reference, and its accuracy is judged. A model may have several entries: sets of input shapes with a program each, in one file.
+
+LEAVING has the names that leave this module in the next release; until then they work, with a warning (docs/python.md). The
+user's file and its canonical form are compared on _FRONTEND_CHECK_SAMPLES samples.
 """
 
 from __future__ import annotations
@@ -111,7 +114,6 @@ __all__ = [
     "load_machine",
 ]
 
-# Names that leave in the next release: they are in no list above, and warn until then (docs/python.md).
 LEAVING: dict[str, LeavingName] = {}
 
 
@@ -120,7 +122,7 @@ def __getattr__(name: str) -> Any:
     return get_leaving_name(__name__, name, LEAVING)
 
 
-_FRONTEND_CHECK_SAMPLES = 1  # number of samples on which the user's file and its canonical form are compared
+_FRONTEND_CHECK_SAMPLES = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,9 +215,9 @@ class _Started:
 
     data: BuildData
     calibrated: CalibratedNetwork
-    calibrated_on: int | None  # samples, of this entry or the one by whose ranges it is quantized
+    calibrated_on: int | None
     unread: tuple[str, ...]
-    held_out: HoldOut  # of the samples that this one calibrates on, or the one by whose ranges it is quantized
+    held_out: HoldOut
 
 
 def build(

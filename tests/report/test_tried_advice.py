@@ -71,3 +71,8 @@ def test_it_is_said_where_none_helps() -> None:
 )
 def test_an_error_beyond_the_signal_is_given_as_a_multiple_of_it(before_db: float, after_db: float, text: str) -> None:
     assert TriedAdvice(Advice("--observer mse", observer="mse"), before_db, after_db, 2).describe() == f"--observer mse ({text})"
+
+
+def test_advice_that_loses_all_is_not_exact() -> None:
+    assert format_trials([TriedAdvice(Advice("--observer mse"), 9.0, -np.inf, 4)]).endswith("--observer mse (-inf dB for 9.0)")
+    assert format_trials([TriedAdvice(Advice("--observer mse"), 9.0, np.inf, 4)]).endswith("--observer mse (exact for 9.0)")

@@ -2,6 +2,9 @@
 
 `match_norms` puts them together. Functions return None, or yield nothing, where a tensor is no such thing.
 The names of matched nodes' sources come with each match, so that the norm stands for all of them.
+
+A number of at most SMALL that is added to a root, or bounds it, is there only for values that are zero throughout. A root without
+an epsilon gets TINY, so that these stay zero. A `Spread` is (x, shape, axes, centred, sources), as in `VarianceRoot`.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from toolchain.frontend.arithmetic_rules import scalar
 from toolchain.frontend.rewrite import Rewriter, operand
 from toolchain.ir.graph import OnnxNode
 
-SMALL = 1e-5  # what is added to a root, or bounds it, and is no more is there for what is zero throughout
-TINY = float(np.finfo(np.float32).tiny)  # an epsilon where there is none: what is zero throughout stays zero
+SMALL = 1e-5
+TINY = float(np.finfo(np.float32).tiny)
 Sources = tuple[str, ...]
-Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]  # x, shape, axes, centred, sources
+Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Select Where, and Max and Min of two tensors: one of two values, element by element, and nothing of the other.
 
 The result is c x + (1 - c) y, each product at the output's scale.
-The value that is not chosen adds exactly nothing, and the chosen one is rounded once. Classes follow `FloatOp`.
+The value that is not chosen adds exactly nothing, and the chosen one is rounded once. Classes follow `FloatOp`. The vector engine
+needs the functions _FUNCTIONS for it.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _part(steps: CodeSteps, what: str, c: CodeOperand, x: CodeOperand, y: CodeOp
 
 
 def _where(scope: SelectionContext) -> None:
-    """Select a Where. Refuse constants with NaN, and constants of large magnitude.
+    """Select a Where. Refuse constants with NaN, and constants with a magnitude of -MASK_LOW or more.
 
     A large negative one is accepted where only operators read the result to which so low a value adds nothing, such as
     Softmax.

@@ -1,4 +1,7 @@
-"""Make an ONNX model of one example of a plug-in, its random data, and the outputs that its operator computes."""
+"""Make an ONNX model of one example of a plug-in, its random data, and the outputs that its operator computes.
+
+A check calibrates on SAMPLES samples, since builds repair from so many on (docs/accuracy.md).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from toolchain.frontend.plugin_nodes import PluginNode, plugin_node, type_steps
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 from toolchain.plugin import OPSET, Array, Example, LoadedPlugin, operator_name
 
-SAMPLES = 16  # to calibrate on: from so many on, builds repair (docs/accuracy.md)
+SAMPLES = 16
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,12 @@
 """Define what is reported on each layer's loss (`LayerError`), the advice against it (`Advice`) and how its trial went.
 
 The module report.diagnosis makes the findings, judging.try_advice tries the advice, and report.accuracy and report.error_page
-print both. A trial helps from HELPS_DB (3 dB) on, or where less time costs at most KEEPS_DB.
+print both. The constants are explained in docs/accuracy.md.
+
+A trial helps from HELPS_DB on, where half of the noise is gone. It also helps where it needs at most LESS_TIME of the seconds
+of chip and host and costs the worst part at most KEEPS_DB. Of an output that is not low it has to gain FINE_GAIN_DB, which
+leaves a tenth of the noise. A tensor with LOST_DB more than what is made of it is not to blame. Levels below _ZERO_DB are
+printed as 0.0.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ Cause = Literal[
 ]
 
 
-_ZERO_DB = 0.05  # less is printed as 0.0
+_ZERO_DB = 0.05
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ class TriedAdvice:
 
 def format_levels(after_db: float, before_db: float) -> str:
     """Return a level and the one before it in dB, or as multiples of the signal where an error exceeded that."""
-    after = "exact" if math.isinf(after_db) else f"{after_db:.1f} dB"
+    after = "exact" if after_db == math.inf else f"{after_db:.1f} dB"
     if before_db > -_ZERO_DB:
         return f"{after} for {before_db:.1f}"
     before = f"{10 ** (-before_db / 20):,.1f} times"
@@ -255,8 +260,8 @@ def _finite(value: Any) -> Any:
     return list(value) if is_tuple(value) else value
 
 
-HELPS_DB = 3.0  # docs/accuracy.md: half of the noise is gone
-FINE_GAIN_DB = 10.0  # docs/accuracy.md: a tenth of the noise is left, of an output that is not low
-KEEPS_DB = 0.5  # docs/accuracy.md: of the worst part, that less time may cost
-LESS_TIME = 0.75  # docs/accuracy.md: of chip and host together, by the host's prices, which are rough
-LOST_DB = 6.0  # a tensor that has so much more than what is made of it is not to blame
+HELPS_DB = 3.0
+FINE_GAIN_DB = 10.0
+KEEPS_DB = 0.5
+LESS_TIME = 0.75
+LOST_DB = 6.0

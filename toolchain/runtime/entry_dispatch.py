@@ -65,7 +65,7 @@ class EntriesSession:
             return self.session_for(feeds).run(output_names, feeds, run_options)
 
     def get_states(self) -> tuple[IoType, ...]:
-        """Return the states of the last entry that ran."""
+        """Return the states of the last entry that ran, before any run those of the first."""
         return self._last.get_states()
 
     def state(self, name: str) -> np.ndarray:

@@ -2,6 +2,9 @@
 
 This is the last step of planning. Live ranges of buffers are in steps, the indices of layers; `memory.place` finds the
 addresses. A root is a tensor with storage of its own.
+
+A search for one placement visits _PLACING_NODES nodes at most. Another attempt, with less resident, costs less than a longer
+search.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from toolchain.ops.kit.tile import round_up
 from toolchain.schedule.nodes import Ring
 from toolchain.schedule.plan import PlannedLayer, Storage, extend_life, slot_name
 
-_PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
+_PLACING_NODES = 2_000
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Allocation:
     def in_memories(self, searched: bool = True) -> dict[int, Placement] | None:
         """Return the placement in each memory; None where some buffer has no place.
 
-        `searched`: a search follows where no simple order of the buffers fits.
+        `searched`: a search follows where no simple order of the buffers fits; otherwise only such orders are tried.
         """
         used = {item.space for planned in self.planned for item in (*planned.rings, *planned.fetches)}
         placements: dict[int, Placement] = {}

@@ -18,9 +18,9 @@ class Options:
 
     `fuse`: tables and residual sums become epilogues of their producers; clamps always do. `double_buffer`: tiles are
     loaded while others are computed. `residency`: tensors stay in SRAM between layers. `cascades`: layers may take
-    turns stripe by stripe, and run in other orders. `prefetch`: constants of later layers are loaded early. `hoist`: constants
-    that several layers read are loaded once where there is room. `in_place`:
-    slices are views, and parts of a Concat are written in its storage. `tilings`: how many are timed for each layer.
+    turns stripe by stripe, and run in other orders. `prefetch`: constants of later layers are loaded early. `hoist`:
+    constants that several layers read are loaded once where there is room. `in_place`: slices are views, and parts of a
+    Concat are written in its storage. `tilings`: how many are timed for each layer.
     `repeat_cycles`: a batch repeats the program of one sample where that takes at most so many times the cycles.
     `call_cycles`: repeated code becomes a called block where that takes at most so many times the cycles. `near`: the
     search of cascades ends within so many times its lower bound. `rounds`: paths that it plans at most. `simulated`:
@@ -66,8 +66,8 @@ class SearchSteps:
         """Set when searches end and how they are shown.
 
         `most`: number of steps; None: any number. `is_late`: called before each step; searches end once it returns
-        true. With `most` equal to the `count` of such a run they end at the same step. `show`: called with the stage,
-        the index of the layer and the number of layers.
+        true. None: no deadline. With `most` equal to the `count` of such a run they end at the same step. `show`:
+        called with the stage, the index of the layer and the number of layers; None: nothing is shown.
         """
         self._most, self._is_late, self._show = most, is_late, show
         self.count, self.over = 0, False

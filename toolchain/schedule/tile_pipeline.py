@@ -4,6 +4,9 @@ writes them.
 It is a part of the cost model, used by `schedule.plan_timer`. It says what each tile loads, what waits for it, and when
 rows of rolling buffers are shifted. An `AccessRange` is the place of a slot, with the numbers of the operations that
 touched it.
+
+`SlotAreas` has the place of each slot, by key (r0, b0, w, ...) and memory of the ring. `HoistedRanges` are those of one
+layer, by key and memory of the block. A `Piece` has the places of constants and their bytes, for each copy.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from toolchain.schedule.queues import PlannedQueues, QueueCost
 from toolchain.schedule.stripes import BufferReset, BufferShift, shift_boxes
 from toolchain.schedule.tile_buffers import MultiBuffer, empty_buffers, needs_staging
 
-SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]  # by key (r0, b0, w, ...) and memory of a ring: where each slot is
+SlotAreas = Mapping[tuple[str, int], Sequence[AccessRange]]
 
 
 class HoistedRange(NamedTuple):
@@ -37,7 +40,7 @@ class HoistedRange(NamedTuple):
     is_loaded: bool
 
 
-HoistedRanges = Mapping[tuple[Hashable, int], HoistedRange]  # of one layer, by the key of a block and its memory
+HoistedRanges = Mapping[tuple[Hashable, int], HoistedRange]
 
 
 class LayerPipeline(NamedTuple):
@@ -71,7 +74,7 @@ class LayerPipeline(NamedTuple):
         return cls(layer, units, rings, prefetched or {}, hoisted or {})
 
 
-Piece = Sequence[tuple[Sequence[AccessRange], int]]  # where constants go, and how many bytes of them in one copy
+Piece = Sequence[tuple[Sequence[AccessRange], int]]
 
 
 class PrefetchQueue(NamedTuple):

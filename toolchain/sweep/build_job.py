@@ -1,6 +1,7 @@
 """Build one point of a sweep in this process, and return what came of it as a `Result`.
 
 The build server calls it in a child process (toolchain.sweep.build_server). Limits of time and memory are enforced there.
+By option of npu-build, KEY_BY_OPTION has the key of a sweep's file that stands for it, so that refusals name that too.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class Result:
     """The outcome of one build.
 
-    `status`: `built`; `refused`, a fault of model or options; `bug`, one of the toolchain; out of `time` or `memory`; `died`,
-    its process.
+    `status`: `built`; `refused`, for a fault of model or options; `bug`, for one of the toolchain. `time` and `memory` say
+    which limit was exceeded. `died`: its process ended without a result.
     `reason`: one line, "" where it is built.
     `metrics`: empty where it is not built.
     `report`: the text that npu-build prints, or the fault.

@@ -1,4 +1,8 @@
-"""Build the memories and operations of one test case: the object that the draws in `vectors.draws` work on."""
+"""Build the memories and operations of one test case: the object that the draws in `vectors.draws` work on.
+
+MARGIN_BYTES random bytes lie around a result, which must stay as they are. A case uses FAR_BYTES of DRAM at most, which may lie
+at the end of a larger one.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ from toolchain.isa import Machine
 from toolchain.machine import MachineOp, code_bytes, granule_of, memory_type
 
 Array = NDArray[Any]
-MARGIN_BYTES = 8  # around what an operation writes: other bytes must stay as they are
-FAR_BYTES = 1 << 20  # the DRAM that cases use lies at the end of a larger one
+MARGIN_BYTES = 8
+FAR_BYTES = 1 << 20
 
 
 class NotApplicable(Exception):

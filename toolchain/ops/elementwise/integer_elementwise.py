@@ -32,6 +32,7 @@ class IntegerBinary(PointwiseOp):
     `add`, `sub`: out(a << s) +- out(b << s), or in float32, a's product added last.
     `mul`: out((a - za)(b - zb)); a_requant and b_requant are None.
     `prelu`: a_requant where a >= za, else b_requant.
+    `left_shift`: s, the bits by which operands of a sum are shifted first; 0 for other kinds and sums in float32.
     """
 
     NAME = "Binary"
@@ -76,7 +77,7 @@ class IntegerBinary(PointwiseOp):
         )
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """Return the operator itself for one sample; None where a constant holds a part for each sample.
+        """Return the operator itself for one sample along `axis`; None where a constant holds a part for each sample.
 
         An operand with one element along the samples, or without that dimension, serves them all.
         """

@@ -1,7 +1,7 @@
 """The test cases of signals and waits, and of the end of a program.
 
 A draw places operands and appends operations to the `CaseBuilder` it is given. `CASES` has a function for each
-operation that yields (name of the case, draw).
+operation that yields (name of the case, draw). ROUNDS is how often a fill and a convolution take turns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ordered(bench: CaseBuilder, semaphore: int) -> None:
 
 
 def to_and_fro(bench: CaseBuilder) -> None:
-    """Three rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
+    """ROUNDS rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
     dma_queue, array = _queues(bench)
     first, second = 0, bench.chip.sync.semaphores - 1
     window_ops = [add_window_operation(bench, Convolution, Window(size=(2, 2), output=(2, 2))) for _ in range(ROUNDS)]
@@ -60,7 +60,7 @@ def to_and_fro(bench: CaseBuilder) -> None:
 
 
 def counted(bench: CaseBuilder) -> None:
-    """Draw as many signals as a semaphore can count, then as many waits."""
+    """Draw as many signals as a semaphore can count, at most 20, then as many waits."""
     dma_queue, array = _queues(bench)
     op = add_window_operation(bench, Convolution, Window())
     bench.ops.clear()
