@@ -4,6 +4,8 @@ A group is some neighbours along the reduction with a scale m_g, an integer, and
 A minimum is the value at code 0; it is the group's least weight only where codes begin at 0.
 `RealGroups` has both as real numbers, and `quant.fixed_point.sums.grouped_sums` defines the integer form. In shapes, `o` counts
 output channels, `g` groups of a channel, `k` weights of a channel.
+
+A file's zero point counts as whole where it is within _POINT_TOLERANCE of a scale, as near as float32 says one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from quant.parameters.weight_scales import SMALLEST_CHANNEL, weight_scales
 from toolchain.ir.file_quantization import FileWeightGroups
 
 Array = NDArray[Any]
-_POINT_TOLERANCE = 2.0**-16  # of a scale: as near to a whole zero point as float32 says one
+_POINT_TOLERANCE = 2.0**-16
 
 
 class RealGroups(NamedTuple):

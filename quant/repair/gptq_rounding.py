@@ -4,7 +4,13 @@
 scales to the codes. Shapes: g groups of a convolution, o outputs of a group, k weights of an output.
 
 Factors of scales that are worth trying: SIZES, FINER_SIZES where weights take few codes, POWERS for powers of two. Outputs of at
-most FEW inputs gain by them. WAYS is a good number of partial solutions (docs/repair.md).
+most FEW inputs gain by them, up to 6 dB, since few weights cannot make up for each other. WAYS is a good number of partial
+solutions, which gains 0.4 to 0.8 dB (docs/repair.md).
+
+At most WIDEST inputs are rounded together, so that a Hessian takes 128 MiB. Work on a part is bounded by _MAX_WEIGHTS weights of
+all ways, 32 MiB. It is also bounded by _MAX_PRODUCTS products of all ways with the weights to come, so that many inputs get
+fewer ways. Errors reach later weights in blocks of _BLOCK. A scale of _NOTHING is a step of which no weight makes half, so that
+the code has no effect.
 
 Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh, "Optimal Brain Compression" (2022, OBQ). Frantar
 et al., "GPTQ" (2022) has one order for all rows, by falling diagonal of the Hessian ("act order"). The recursion here needs no
@@ -25,18 +31,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-SIZES = (0.8, 0.9, 1.1, 1.2)  # of scales, tried beside them as they are
-FINER_SIZES = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)  # the same where weights take few codes
-POWERS = (0.5, 2.0)  # the same where they are powers of two
-FEW = 64  # inputs of an output, whose weights cannot make up for each other: scales are searched (docs/repair.md: up to 6 dB)
-WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
-WAYS = 16  # to choose a row's codes, kept at once (docs/repair.md: 0.4 to 0.8 dB)
-_MAX_PRODUCTS = (
-    1 << 26
-)  # products of all ways with what they ask of weights to come: fewer ways where inputs are many, which gain less
+SIZES = (0.8, 0.9, 1.1, 1.2)
+FINER_SIZES = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)
+POWERS = (0.5, 2.0)
+FEW = 64  # docs/repair.md
+WIDEST = 4096
+WAYS = 16  # docs/repair.md
+_MAX_PRODUCTS = 1 << 26
 _BLOCK = 16
-_MAX_WEIGHTS = 1 << 22  # weights of all ways at once: 32 MiB
-_NOTHING = 1e150  # a step that no weight makes half of
+_MAX_WEIGHTS = 1 << 22
+_NOTHING = 1e150
 
 
 def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int, *, ways: int = 1, sweeps: int = 0) -> Array:

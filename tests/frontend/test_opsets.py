@@ -10,6 +10,7 @@ from same_outputs import check_same
 
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
+from toolchain.frontend.read_onnx import opset_with
 
 X = "(float[2,3,4,6] x) => (float[a,b,c,d] y)"
 ANY = "(float[2,3,4,6] x) => (float[] y)"
@@ -119,3 +120,8 @@ def test_an_input_left_out_may_be_written_as_an_empty_name(tmp_path: Path, opset
     proto = model(text, opset)
     proto.graph.node[0].input.append("")
     check_same(save(proto, tmp_path))
+
+
+def test_a_graph_without_nodes_keeps_its_opset() -> None:
+    assert opset_with([], 17) == 17
+    assert opset_with(["Relu", "Attention"], 17) == 23

@@ -29,6 +29,7 @@ class AddressStep:
 
     @property
     def step_bytes(self) -> int:
+        """The bytes of one sample."""
         return self.last - self.first
 
 
@@ -72,6 +73,7 @@ class DramPiece:
 
     @property
     def is_constant(self) -> bool:
+        """True when constants alone lie here."""
         return not self.is_port and all(h.kind == "constants" for h in self.holds)
 
 
@@ -130,7 +132,10 @@ def _groupings(pieces: Sequence[DramPiece]) -> Iterator[list[list[DramPiece]]]:
 
 
 def _area(pieces: Sequence[DramPiece], register: int) -> DramArea:
-    """Return the area of neighbouring pieces, from the first byte of the first to the end of the last."""
+    """Return the area of neighbouring pieces, from the first byte of the first to the end of the last.
+
+    `register`: its base register.
+    """
     first, last = pieces[0].first, pieces[-1].last
     return DramArea(tuple(h for piece in pieces for h in piece.holds), first, last - first, register)
 

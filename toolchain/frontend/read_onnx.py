@@ -2,6 +2,11 @@
 
 It is the frontend's first step. It inlines the model's own functions, drops the maps around a classifier's outputs, and loads
 the weights. Nothing else is changed.
+
+Before OLDEST_OPSET, onnxruntime's oldest too, operands were broadcast by attributes. NORMAL_OPSET is the oldest whose spellings
+equal the newest one's; a newer model keeps its own. LATER has operators of the normal form that a model's opset may lack, with
+the first opset that has them. Those of EARLY are read by onnxruntime, and written by its optimizer, at any opset. DOMAINS are
+read whole, of FOREIGN domains only some operators. By operator, REFUSED has the reason and the way out.
 """
 
 from __future__ import annotations
@@ -23,19 +28,17 @@ from toolchain.frontend.model_source import ModelFile
 from toolchain.input_limits import ONNX_FUNCTIONS, ONNX_NODES
 from toolchain.plugin import find_operator
 
-OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
-NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
+OLDEST_OPSET = 7
+NORMAL_OPSET = 21
 DOMAINS = ("", "ai.onnx.ml")
-EARLY = {
-    "LayerNormalization": 17
-}  # operators that onnxruntime reads, and its optimizer writes, at any opset -> the first of ONNX
+EARLY = {"LayerNormalization": 17}
 LATER = {
     **EARLY,
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
     "Attention": 23,
     "TensorScatter": 24,
-}  # operators of the normal form that a model's opset may lack -> the first that has them
+}
 
 
 def read_model(file: ModelFile) -> tuple[onnx.ModelProto, bool, list[str]]:
@@ -134,7 +137,7 @@ def has_operator(op_type: str) -> bool:
 
 def opset_with(op_types: Iterable[str], opset: int) -> int:
     """Return the oldest opset, `opset` or newer, that has these operators of the normal form."""
-    return max(opset, *(LATER.get(t, 0) for t in op_types))
+    return max([opset, *(LATER.get(t, 0) for t in op_types)])
 
 
 def check_size(proto: onnx.ModelProto, file: ModelFile) -> None:
@@ -175,7 +178,7 @@ def inline_functions(proto: onnx.ModelProto, file: ModelFile) -> onnx.ModelProto
         raise refuse(str(file), f"its local functions cannot be inlined: {first_line(fault)}") from fault
 
 
-REFUSED = {  # of other domains: why, and the way out
+REFUSED = {
     ("com.microsoft", "DynamicQuantizeLSTM"): (
         "is onnxruntime's LSTM on codes whose ranges each run finds",
         'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): in float it is quantized here',
@@ -200,7 +203,7 @@ WAYS_OUT = (
     "(--custom-ops LIBRARY), or export the model with standard operators only"
 )
 STANDARD_ONLY = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
-FOREIGN = frozenset(domain for domain, _ in WRITTEN_OUT)  # domains of which operators are read
+FOREIGN = frozenset(domain for domain, _ in WRITTEN_OUT)
 
 
 def check_operators(graph: onnx.GraphProto, opset: int) -> None:

@@ -1,6 +1,8 @@
 """Decide whether two strided accesses touch a common byte: exactly, and fast for the shapes that programs have.
 
-Synchronisation and the simulator's hazard checks use it.
+Synchronisation and the simulator's hazard checks use it. Where more than _MOST_PARTS parts of an access may meet another, its
+bytes are marked one by one instead. A `Nest` has (bytes from first to last, stride, count) of each stride, the longest stride
+first and the contiguous run last.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from toolchain.machine.access import Access
 from toolchain.machine.columns import IntOrColumn
 from toolchain.machine.parameters.spaces import Space
 
-Nest = tuple[tuple[int, int, int], ...]  # (bytes from first to last, stride, count), the longest stride first; the run at last
-_MOST_PARTS = 64  # of one access that are looked at one by one
+Nest = tuple[tuple[int, int, int], ...]
+_MOST_PARTS = 64
 
 
 def overlaps_itself(access: Access) -> bool:

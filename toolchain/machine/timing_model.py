@@ -4,6 +4,10 @@ time.
 This is the only place that turns demands into times, in cycles. The simulator runs it over a decoded program, the cost
 model over a plan's operations. Every time is a maximum of sums of durations, so nothing gets slower when anything gets
 faster (a max-plus system). That holds while the order in which ports serve does not depend on times.
+
+COMPUTED stands in the place of a port where the operation ended when its unit had computed. READ and STALLED stand in the place
+of an operation that held the front end (`Record.held_by`). Queues that take more than _WAIT_RATIO times the cycles of their
+shared tasks wait for something else.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ from toolchain.machine.demand_columns import Demands
 from toolchain.machine.queues import OperationTiming, Queues, Service
 from toolchain.machine.traffic import Traffic
 
-COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
-_WAIT_RATIO = 1.02  # times the cycles of their works: queues that take more for them wait for something else
-READ, STALLED = -1, -2  # in the place of an operation with a full queue: nothing held the front end; it waited for an operation
+COMPUTED = -1
+_WAIT_RATIO = 1.02
+READ, STALLED = -1, -2
 
 
 def _cycles_list() -> array[float]:

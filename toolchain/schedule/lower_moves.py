@@ -3,6 +3,9 @@
 Channel-blocked maps need care: channels lie in granules (blocks) of a fixed size, so a loop along channels is no
 constant stride. Moves are cut into strided runs inside granules. Code generation and the cost model both call
 `lower_moves`.
+
+INDEXED is a placeholder for a base register, which is named when it is known which are free. A `Phase` is the place of a first
+element in its granule on both sides. A `Part` is (source byte, target byte, (the loop inside it, its phase)).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from toolchain.schedule.copies import CopyEngine, Location, Stride, copies, fill
 from toolchain.schedule.queues import sum_queue_cost
 from toolchain.schedule.views import View
 
-INDEXED = 1  # a base register that is named when it is known which are free
+INDEXED = 1
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ def _make_whole_run(count: int, source: MoveSide, target: MoveSide) -> StridedRu
     return StridedRun(0, 0, (surfaces, Stride(maps.granule, source.strides[-1], target.strides[-1])))
 
 
-Phase = tuple[int, int]  # of the first element in its granule, on both sides
-Part = tuple[int, int, tuple[Stride, Phase]]  # where it begins on both sides, and the loop inside it
+Phase = tuple[int, int]
+Part = tuple[int, int, tuple[Stride, Phase]]
 
 
 def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: MoveSide, target: MoveSide) -> Iterator[Part]:
@@ -197,7 +200,7 @@ def find_padding_box(shape: Shape, strides: Strides) -> tuple[Shape, Shape] | No
     return ((0,) * (len(shape) - 1) + (shape[-1],), (*shape[:-1], rest)) if rest else None
 
 
-Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tensor lies
+Locate = Callable[[str, Sequence[int]], Location]
 
 
 def lower_moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:

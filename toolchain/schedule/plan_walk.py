@@ -2,7 +2,7 @@
 
 A walk can be recorded, to time plans that differ in few layers. It goes on from the first layer that differs. After the
 last one it ends where all that later layers depend on is as it was: the rest takes the same cycles. A root is a tensor
-with storage of its own.
+with storage of its own. A `SampleTiles` returns the tiles of a layer that stand for all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from toolchain.schedule.stripes import LayerCall
 from toolchain.schedule.tile_pipeline import HoistedRange, LayerPipeline, PrefetchQueue
 from toolchain.schedule.unit_choice import turn
 
-SampleTiles = Callable[[TiledLayer], Visited]  # the tiles of a layer that stand for all
+SampleTiles = Callable[[TiledLayer], Visited]
 
 
 def walk_plan(

@@ -1,4 +1,7 @@
-"""Find the units (arrays, vector engines) that can run a tile task, and its operations on each of them."""
+"""Find the units (arrays, vector engines) that can run a tile task, and its operations on each of them.
+
+Tiles are dealt in turns of at most _LONGEST_TURN, however different the units' speeds are.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def speed(unit: Unit) -> int:
 
 
 def turn(units: Sequence[Unit]) -> int:
-    """Return the number of tiles after which every unit has had one, at most 8; much slower units may have none by
+    """Return the number of tiles after which every unit has had one, at most _LONGEST_TURN; much slower units may have none by
     then.
     """
     rates = [speed(unit) for unit in units]

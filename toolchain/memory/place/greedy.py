@@ -2,6 +2,7 @@
 
 `first_fit` takes any allocations in a given order; `placement` tries the orders of `orders` before it searches.
 `skyline` is the fastest and takes plain ones only: each lies on top of all that was placed before at the same time.
+Up to FEW parts are kept in lists, which are faster than columns there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.problem import sections_of
 
-FEW = 500  # parts up to which lists are faster than columns
+FEW = 500
 
 
 class NoRoom(Exception):
