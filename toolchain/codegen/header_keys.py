@@ -1,7 +1,8 @@
-"""The keys of the JSON header of `model.npu`, with their types and ranges, as pydantic models.
+"""Define the keys of the JSON header of `model.npu`, with their types and ranges, as pydantic models.
 
-`codegen.header` reads them and checks that they are consistent. docs/container.md says what each key means. Unknown
-keys and other types are refused; Spans are (first byte, number of bytes) of sections behind the header.
+`codegen.header` reads them and checks that they are consistent. docs/container.md says more of each key. Unknown keys and
+other types are refused. A `Span` is (first byte, number of bytes) of a section, counted from the end of the header. One of
+`Pieces` is (number of a block, its first byte, number of bytes).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from toolchain.machine.tensors import laid_bytes
 from toolchain.ops.kit.layout import channels_second
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
-Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
-Pieces = tuple[tuple[Count, Count, Count], ...]  # number of a block, first of its bytes and how many
+Span = tuple[Count, Count]
+Pieces = tuple[tuple[Count, Count, Count], ...]
 
 
 def _check_shape_bytes(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,6 +52,8 @@ class _Section(BaseModel):
 
 
 class IoHeader(_Section):
+    """An input or output of the whole model; `dtype` is numpy's name."""
+
     name: str
     shape: Shape
     dtype: Annotated[str, AfterValidator(_element_type)]
@@ -72,6 +75,12 @@ class BoundHeader(_Section):
 
 
 class RingHeader(_Section):
+    """A state in a circular buffer, so that no row moves; a port has 2 `period` rows along `axis`.
+
+    `places`: rows of the state. `rows`: new rows of a run, each written at both of its places. `number`: the region's input
+    that says where they go, n. The next run gets (n + `rows`) mod `period`.
+    """
+
     axis: Annotated[int, Field(ge=0, lt=HEADER_RANK)]
     places: Annotated[int, Field(ge=1, le=1 << 31)]
     period: Annotated[int, Field(ge=1, le=1 << 31)]
@@ -80,6 +89,14 @@ class RingHeader(_Section):
 
 
 class PortHeader(_Section):
+    """A tensor of the integer graph that lies in DRAM before or after a run; real = scale (code - zero_point).
+
+    `model`: the user's tensor. `layout`: `nhwc` where channels are last here and second there, else `plain`.
+    `maps`: channel blocks; None: codes are dense. `made`, `output`: of a state, the tensor that a run leaves there and the
+    model's output that this is. `part`: (first row, rows of the whole) of a state in parts; None: all of it. `ring`: of a
+    state in a circular buffer.
+    """
+
     kind: Literal["input", "output", "state"]
     tensor: str
     model: str
@@ -92,7 +109,7 @@ class PortHeader(_Section):
     maps: FeatureMaps | None = None
     made: str = ""
     output: str = ""
-    part: tuple[Count, Count] | None = None  # first row, rows of the whole
+    part: tuple[Count, Count] | None = None
     ring: RingHeader | None = None
 
     @property
@@ -111,6 +128,12 @@ class PortHeader(_Section):
 
 
 class ResultHeader(_Section):
+    """The place where a layer leaves its tensor.
+
+    `strides`: bytes, one for each dimension. `turns`: samples of a repeated batch that lie there one after another.
+    `granule`, `surface_bytes`: channels of a block, and bytes between blocks; 0 without channel blocks.
+    """
+
     tensor: str
     space: Literal["dram", "sram"]
     address: Count
@@ -121,6 +144,8 @@ class ResultHeader(_Section):
 
 
 class LayerHeader(_Section):
+    """A layer of a region. `sources`: the user's nodes. `result`: None where its rows lie in a rolling buffer."""
+
     name: str
     op: str
     sources: tuple[str, ...]
@@ -128,11 +153,15 @@ class LayerHeader(_Section):
 
 
 class AreaContentHeader(_Section):
+    """One of the contents of an area. `tensor`: of a port, the user's tensor; of a state that of its input."""
+
     kind: Literal["constants", "activations", "input", "output", "state"]
     tensor: str = ""
 
 
 class AreaHeader(_Section):
+    """A part of the DRAM that the program reaches by `base_register`, which must hold `base`; 0: by absolute addresses."""
+
     holds: tuple[AreaContentHeader, ...]
     base: Count
     size_bytes: Annotated[int, Field(ge=1, le=1 << 62)]
@@ -140,12 +169,16 @@ class AreaHeader(_Section):
 
 
 class MemoryUseHeader(_Section):
+    """Bytes that the plan takes of an on-chip memory other than SRAM, and the least that any plan could."""
+
     memory: str
     peak_bytes: Count
     bound_bytes: Count
 
 
 class IslandHeader(_Section):
+    """A host subgraph: `model` is an ONNX model, `nodes` are the user's."""
+
     kind: Literal["host"]
     model: Span
     inputs: tuple[str, ...]
@@ -161,12 +194,12 @@ class RegionHeader(_Section):
 
     kind: Literal["npu"]
     program: Span
-    constants: tuple[tuple[Count, Count | Pieces], ...]  # DRAM address, and number of the block or pieces of blocks
+    constants: tuple[tuple[Count, Count | Pieces], ...]
     ports: tuple[PortHeader, ...]
     dram_bytes: Count
     nodes: tuple[str, ...]
     layers: tuple[LayerHeader, ...]
-    op_layers: Span  # int32 each
+    op_layers: Span
     sram_bound_bytes: Count
     sram_peak_bytes: Count
     areas: tuple[AreaHeader, ...] = ()
@@ -174,7 +207,10 @@ class RegionHeader(_Section):
 
 
 class EntryHeader(_Section):
-    """One set of input shapes: its inputs and outputs, the segments that run for it, and the integer graph."""
+    """One set of input shapes: its inputs and outputs, the segments that run for it, and the integer graph.
+
+    `fallbacks`: (node, operator, reason) of each node on the host. `bound`: inputs that are constants in this build.
+    """
 
     name: str
     inputs: tuple[IoHeader, ...]
@@ -186,12 +222,19 @@ class EntryHeader(_Section):
 
 
 class PluginHeader(_Section):
+    """A plug-in that the file needs; `digest` is its SHA-256."""
+
     name: str
     version: str
     digest: str
 
 
 class Header(_Section):
+    """The whole header.
+
+    `machine`: JSON of the machine and its instruction table. `blocks`: constant bytes, which all else names by number.
+    """
+
     name: str
     machine: Span
     machine_name: str

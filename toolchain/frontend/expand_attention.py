@@ -4,6 +4,8 @@ MultiHeadAttention, Attention and RotaryEmbedding are of onnxruntime's tools. Gr
 Each function raises NodeFault for forms that it cannot expand.
 Source: onnxruntime docs/ContribOperators.md. There, rows of a cache that no token has reached are unspecified.
 Here they keep their past values, so that a cache may stay in one place from run to run.
+
+Indices of GroupQueryAttention's inputs are _QUERY to _QUERY_LENGTHS. Inputs of _REFUSED, by index, are refused with the reason.
 """
 
 from __future__ import annotations

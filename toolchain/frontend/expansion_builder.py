@@ -1,4 +1,7 @@
-"""Build the nodes that replace one operator which is expanded during import: contrib operators, ai.onnx.ml, row updates."""
+"""Build the nodes that replace one operator which is expanded during import: contrib operators, ai.onnx.ml, row updates.
+
+MASKED is what a masked score is, low beside any other. CONSTANT is the way out of a refusal of computed qparams.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from toolchain.ir.graph import OnnxNode, TensorType
 from toolchain.ir.step_builder import Operand, StepBuilder
 
 CONTRIB = "com.microsoft"
-MASKED = -1e30  # what a masked score is: beside any other
+MASKED = -1e30
 CONSTANT = "export it with constant scales and zero points"
 
 

@@ -1,7 +1,7 @@
 """Define the demand of an operation on the machine: cycles of its unit, and bytes at each memory.
 
 Operations compute it (`MachineOp.demand`), and the timing model turns it into times. All values may be columns of many
-operations. A fold is one pass of an array over as much work as it holds.
+operations. A fold is one pass of an array over as much work as it holds. BYTES names the fields of `Traffic` that are bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Traffic(NamedTuple):
     write_bank_cycles: IntOrColumn = 0
 
 
-BYTES = Traffic._fields[1:5]  # names of those that are bytes
+BYTES = Traffic._fields[1:5]
 
 
 class Lost(NamedTuple):

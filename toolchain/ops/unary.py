@@ -3,6 +3,10 @@ chip.
 
 `passes.compose` makes `Unary` nodes. `quantize` picks the cheapest exact form: a view, a change of scale, a product, steps, a
 table.
+
+A function is looked at on _LOOKED_AT numbers over a range, and for _ROUNDS rounds on ever smaller parts. Where its effective
+range is sought, _BEYOND of the range is added at each end. It bends at zero where slopes at _NEAR_ZERO on both sides differ by
+more than _BENT of the larger. Slopes of a curve differ only by the distance times its curvature.
 """
 
 from __future__ import annotations
@@ -45,11 +49,9 @@ from toolchain.ops.scalar_functions import (
 )
 from toolchain.ops.step_functions import find_step_decomposition
 
-_LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
-_BEYOND = 1 / 64  # of what was seen
-_ROUNDS = 8  # of looking at a part of a range more closely
-# From zero to where slopes are compared, and by how much these differ at least: curved functions differ by the distance times
-# their curvature.
+_LOOKED_AT = 1 << 12
+_BEYOND = 1 / 64
+_ROUNDS = 8
 _NEAR_ZERO, _BENT = 2.0**-20, 2.0**-8
 
 
@@ -294,4 +296,4 @@ def unary(scope: SelectionContext) -> None:
     return scope.emit(scope.node.op, (scope.read(x, layout),), layout)
 
 
-RULES = {"Unary": Rule(unary, "any")}  # what passes.compose makes of ONNX_UNARY and chains of them
+RULES = {"Unary": Rule(unary, "any")}

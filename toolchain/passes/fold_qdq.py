@@ -2,6 +2,8 @@
 
 This is the first pass on the frontend's graph; a model that is not quantized passes unchanged.
 `fuse_selected_clamps` runs behind selection: clamps that keep two given scales apart are not fused.
+
+Operators of MOVES make their codes of the input's by moving or choosing among them. Those of PERMUTATIONS keep every element.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection
 
-# What the chip makes of its input's codes by moving or choosing among them.
 MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
-PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
+PERMUTATIONS = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ layers.
 It applies `simulator.cycle_breakdown` to the intervals of the layers. A layer's cycles end with its last operation and begin
 where the earlier layers have ended, so all layers sum to the program. In a repeat, a layer has some cycles in each iteration of
 the outermost loop. In a cascade, it has some in each of its rounds, which end with its computation.
+
+CAUSES are the causes in words; cycles that a memory took go by its name alone. A `StallBreakdown` has the cycles by cause, for
+each unit by its name.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ CAUSES = {
     StallCause.EDGES: "edges",
     StallCause.REQUESTS: "requests",
     StallCause.OUTPUT_PATH: "output path",
-    StallCause.MEMORY: "",  # by their names
+    StallCause.MEMORY: "",
     StallCause.SIGNAL: "signal of",
     StallCause.QUEUE: "queue",
     StallCause.DISPATCH: "dispatch",
     StallCause.NOTHING: "nothing to do",
 }
-StallBreakdown = dict[str, dict[str, Any]]  # cycles by cause, of each unit by its name
+StallBreakdown = dict[str, dict[str, Any]]
 
 
 class LayerInterval(NamedTuple):

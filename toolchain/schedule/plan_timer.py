@@ -311,7 +311,7 @@ class PlanTimer:
         return areas[index], is_loaded
 
     def _find_constants(self, key: Hashable, space: int) -> tuple[AccessRange, bool] | None:
-        """The range of constants that pass through no ring, and whether they are loaded already; None of any other item."""
+        """Return the place of constants that pass through no ring, and whether they are loaded already; None for other items."""
         if key in self._prefetched:
             return self._prefetched[key], True
         hoisted = self._hoisted.get((key, space))

@@ -49,14 +49,17 @@ class Direction:
 
     @property
     def units(self) -> int:
+        """The number of units of a state."""
         return self.recurrent.shape[1]
 
     @property
     def batch(self) -> int:
+        """The number of samples."""
         return self.steps.shape(self.steps.node.inputs[0])[1]
 
     @property
     def length(self) -> int:
+        """The number of steps of the sequence."""
         return self.steps.shape(self.steps.node.inputs[0])[0]
 
     def get_tensor_name(self, what: str) -> str:
@@ -209,5 +212,5 @@ def product_bounds(*functions: Activation) -> FixedRange | None:
 
 
 def concat_parts(what: str, steps: DecompositionBuilder, parts: Sequence[str], bounds: FixedRange | None) -> str:
-    """Return the parts joined along axis 0; a single part is returned as it is."""
+    """Return the parts joined along axis 0; a single part is returned as it is. bounds: of the result; None: calibrated."""
     return parts[0] if len(parts) == 1 else steps.add("Concat", *parts, what=what, range=bounds, axis=0)

@@ -46,7 +46,8 @@ class Read:
 
     `elements`: number of its elements that the whole output is made of.
     `channels`: they include some of each channel.
-    `even`, `mixes`, `keeps`: as in `reload_bound.Edge`.
+    `even`: all elements of the activation have an equal part in those of the output.
+    `mixes`: each output element is made of all channels of some pixel. `keeps`: it is made of its own channel.
     `passes`: a part of the output with n elements requires at least n of this activation.
     `part`: the slice that is all the layer reads; None: no slice.
     """
