@@ -1,6 +1,7 @@
 """Find the structure of a program without times: its queues, the Signal that each Wait takes, an order in which it can run.
 
 `prepare_program` and the checks begin with it. A queue is one engine's or one DMA channel's; operations in it run in order.
+An End, which no queue runs, has NO_ENGINE in its place.
 """
 
 from __future__ import annotations

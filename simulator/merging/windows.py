@@ -1,4 +1,8 @@
-"""Merge convolutions, depthwise convolutions and pools over rows, columns and channels of one output."""
+"""Merge convolutions, depthwise convolutions and pools over rows, columns and channels of one output.
+
+Tiles of one evaluation may differ in parameters of _SIZES and in those whose names end as in _DIFFERENT. The unit is among these
+since it only says where operands lie.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,6 @@ from toolchain.machine import (
 )
 from toolchain.machine.window_rows import RowRuns, window_reach
 
-# What tiles of an evaluation may differ in; the unit says where operands lie, which merged ones do not.
 _DIFFERENT = (
     "address",
     "row_stride",

@@ -2,7 +2,8 @@
 
 `codegen.synchronise` asks it for each operation of a program. A table of the last writer and reader of each 16 bytes
 (of DRAM, 64) shows quickly that there is no conflict. The table takes an access for everything between its first and
-last byte. So a hit is looked up among the accesses themselves, strides included.
+last byte. So a hit is looked up among the accesses themselves, strides included. The _FEW latest are compared one by one.
+Earlier ones are sifted first, by _COLUMNS numbers of each: first byte, end, run, pitch.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import numpy as np
 
 from toolchain.machine import Access, Residues, Space, overlap, residues
 
-_DRAM_GRANULE_BYTES, _GRANULE_BYTES = 64, 16  # of dram; of the memories on the chip
-_COLUMNS = 4  # of an access: first byte, end, run, pitch
-_FEW = 8  # accesses that are compared one by one before all the others are sifted
+_DRAM_GRANULE_BYTES, _GRANULE_BYTES = 64, 16
+_COLUMNS = 4
+_FEW = 8
 
 
 class AccessHistory:

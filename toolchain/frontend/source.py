@@ -1,6 +1,7 @@
 """Run the user's own file in onnxruntime, with any of its tensors as outputs, before this frontend has changed anything.
 
-Calibration and the comparison with float use it, so that a fault of the frontend cannot hide.
+Calibration and the comparison with float use it, so that a fault of the frontend cannot hide. From FIRST_CONSTANTS_IR on, an
+initializer that is an input as well could be fed, so that onnxruntime does not fold it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolchain.frontend.rounding_noise import ROUNDED, NoisyModel, add_rounding_
 from toolchain.ir.float_submodel import FloatSubmodel
 from toolchain.ir.graph import OnnxGraph, TensorType
 
-FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an input as well could be fed, so nothing folds it
+FIRST_CONSTANTS_IR = 4
 
 
 @dataclass(frozen=True)

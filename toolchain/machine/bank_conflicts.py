@@ -3,6 +3,7 @@ their bank.
 
 Words of `bank_bytes` lie in the banks in turn. A bank works through its own words of an operand without waiting for
 other banks, so the operand takes as long as the busiest bank. With two or three times as many banks, none is busier.
+UNLIMITED banks have no conflicts, only whole words. Products of whole numbers in columns hold up to _MOST.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from toolchain.machine.access import Access, merge_runs
 from toolchain.machine.columns import Column, IntOrColumn, ceil_div, distinct_rows, is_column, most, where
 from toolchain.machine.traffic import Traffic
 
-_MOST = 2.0**62  # of a product of whole numbers in columns
+_MOST = 2.0**62
 
 
 class _Banks(NamedTuple):
-    """A bank structure of a memory, as numbers that serve as a cache key for loads."""
+    """A bank structure of a memory, as numbers that serve as a cache key for loads.
+
+    `number`: of banks. `packed`: runs share words, which a register holds for the next run.
+    """
 
     number: int
     word_bytes: int

@@ -1,7 +1,7 @@
 """The goals of planning: what a plan is chosen for (`--optimize`), how much SRAM it may take, and its candidates.
 
 `candidate_plans` is the entrance to the planner for one region. The caller (`toolchain/compiler.py`) links and times
-the candidates and takes one.
+the candidates and takes one. CYCLES is the goal of fewest cycles, BALANCED the default one.
 """
 
 from __future__ import annotations

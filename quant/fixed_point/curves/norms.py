@@ -4,6 +4,7 @@ Sums are exact. The zero point drops out of d_i = n x_i - sum(x).
 `(x - mean) / sqrt(variance + eps)` equals d_i / sqrt(p + n**2 eps / S**2).
 Here p is sum(d**2) / n = n sum(x**2) - sum(x)**2. It carries 2 g guard bits for eps, g at most 8
 and as many as keep it in 62 bits. A row takes one inverse square root, an element then one product and one shift.
+These bounds of 8 and 62 are _MAX_GUARD_BITS and _POWER_BITS.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def _normalise(centred: Array, power: Array, guard_bits: int, epsilon: float, un
     `power`: p, int64[..., 1].
     `epsilon`: in units of S**2.
 
-    Since |d| <= sqrt(n p), the product has at most value_bits + log2(n) / 2 bits more than the shift takes away.
+    Since |d| <= sqrt(n p), the product has at most value_bits (of the table) + log2(n) / 2 bits more than the
+    shift takes away.
     """
     n = centred.shape[-1]
     added = round(n * n * epsilon * (1 << (2 * guard_bits)))
