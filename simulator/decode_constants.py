@@ -1,6 +1,7 @@
 """Decode instructions' numbers and constant blocks into parameters of `quant.fixed_point`.
 
 Every run of a prepared program uses one decoder, so that constants are decoded once.
+The `_WEIGHT_BLOCKS` used last are kept decoded; a further block displaces the one that was not used for longest.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 Every fault is a CompileError with the file, and the line where one is at fault.
 Operators are built from their fields, which `field_rules` checks.
+Brackets in a value nest at most `MOST_LEVELS` deep: Python follows 1,000 calls into each other, and a level takes two.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TOKEN = re.compile(
 )
 _ARRAY = re.compile(r"<(\w+)\[([^\]]*)\] ?(.*)>")
 _CLOSE = {"(": ")", "<": ">"}
-MOST_LEVELS = 200  # of brackets in a value; Python follows 1,000 calls into each other, and a level takes two
+MOST_LEVELS = 200  # source: Python's limit of 1,000 calls
 
 
 class _FieldError(ValueError):

@@ -1,6 +1,7 @@
 """Check an instruction table by itself: every bit is a field or reserved, none overlap, no two encodings are equal.
 
 Whether it suits a chip is checked by `isa.encoding_needs`.
+Types: `Broken` is (path of a key, reason); `Span` is (what lies there, its bits, path of the key that says so).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from toolchain.isa.instruction_table import Bits, DescriptorTable, FieldBits, Re
 from toolchain.machine.registry import OPERATIONS
 
 Broken = tuple[KeyPath, str]
-Span = tuple[str, Bits, KeyPath]  # what lies there, where, and the path that says so
+Span = tuple[str, Bits, KeyPath]
 
 
 def broken_layout(table: Table) -> list[Broken]:

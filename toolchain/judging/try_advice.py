@@ -2,6 +2,9 @@
 
 A report can then name the advice that helps, with its dB. The module report.accuracy calls `AdviceTrials.run` at the end of
 a build.
+
+A build tries at most `_MOST` advices, and none behind one that leaves `ENOUGH_DB`. For each it measures ranges on at most
+`_CALIBRATION` samples (docs/accuracy.md).
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@
 The error report calls `diagnose` for a block on finished measurements (report.layer_errors). The block's noise is split into
 clipped values, rounded values, weights and the rest. The largest of these leads to one of the causes of report.findings.
 `find_blamed_input` and `find_range_source` pass the blame on to another tensor. All levels are in dB of SQNR.
+
+Constants: `CEILING_DB` stands for any better level, an exact one too. A mask adds numbers below `MASK` to what it hides.
+`NOISE_RATIO_8_TO_16` is the energy of rounding noise at 8 bits over that at 16, whose steps are 2**8 times smaller.
+A tensor can only be called clipped where more than a share `_CLIPPED` of its values is.
+Its range is wide where it is over `_WIDE` times what the values span.
+Few values set the range where it is over `_SPAN_OVER_MEDIAN` times the median magnitude: half the values then have 4 codes.
+With a normal distribution they have about 12.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ constants.
 
 `schedule.cascade` builds these candidates, chooses the slots of their tile buffers, and times them. A root is a tensor
 with storage of its own. A chain is the tile tasks that add to the same sums, which stay on one unit.
+
+Of a layer `_TRIED` tilings are tried. Where tilings leave a choice, the SRAM must hold `_BLOCKS` blocks of its constants.
 """
 
 from __future__ import annotations

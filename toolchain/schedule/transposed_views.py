@@ -3,6 +3,8 @@ DMA.
 
 `schedule.layer_by_layer` asks before it plans. All Transposes begin as views (`schedule.views`). Those are moved
 instead whose readers would take more cycles than the move.
+
+Type `Orders`: by tensor, its dimensions by stride; the last one has neighbours side by side in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from toolchain.schedule.queues import sum_queue_cost
 from toolchain.schedule.unit_choice import emit_at_zero
 from toolchain.schedule.views import View, ViewInputs, find_views
 
-Orders = Mapping[str, tuple[int, ...]]  # of tensors' dimensions, that of neighbours last
+Orders = Mapping[str, tuple[int, ...]]
 
 
 def find_dimension_orders(views: Mapping[str, View]) -> Orders:

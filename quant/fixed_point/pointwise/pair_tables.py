@@ -1,6 +1,7 @@
 """Computes functions of two 8-bit codes by a cached table of all 65,536 pairs, which gives the same integers faster.
 
-A table is built once as much was computed without it as the table takes.
+A table, all `_PAIRS`, is built once as much was computed without it as the table takes.
+A call counts `_CALL` elements besides its own, since it takes 33 us and an element 4.7 ns. The `_MOST_TABLES` used last are kept.
 """
 
 from __future__ import annotations

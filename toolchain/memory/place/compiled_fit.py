@@ -1,4 +1,7 @@
-"""Run first fit over thousands of plain items, compiled where numba is installed: the same plans as `greedy.first_fit`."""
+"""Run first fit over thousands of plain items, compiled where numba is installed: the same plans as `greedy.first_fit`.
+
+Type `Ints`: an int64 array of any shape.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.greedy import first_fit
 from toolchain.memory.place.numba_support import compiler
 
-Ints = np.ndarray  # int64[...]
+Ints = np.ndarray
 
 
 class Fitter:
