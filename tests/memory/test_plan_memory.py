@@ -39,6 +39,7 @@ def test_does_not_fit_prints_the_live_set() -> None:
         ("id,lower,upper,size\n", "FILE:1: no buffers after the header"),
         ("id,lower,upper\n", "FILE:1: no column size; expected the header id,lower,upper,size"),
         ("id,lower,upper,size,gaps\n", "FILE:1: column gaps is not supported; known are id, lower, upper, size, alignment"),
+        ("id,lower,upper,size,size\na,0,1,4,8\n", "FILE:1: column size is given twice"),
         ("id,lower,upper,size\na,0,1,x\n", "FILE:2: size: 'x' is not a whole number"),
         ("id,lower,upper,size\na,0,1\n", "FILE:2: ends before column size"),
         ("id,lower,upper,size\na\n", "FILE:2: ends before columns lower, upper, size"),

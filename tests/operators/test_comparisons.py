@@ -296,6 +296,19 @@ def test_what_stands_for_infinity_is_chosen_where_it_only_masks(far: str, reader
     assert not host or fallbacks["Where"] == f"{scale_reason} hold both"
 
 
+def test_a_large_positive_constant_beside_a_larger_negative_one_is_refused() -> None:
+    """Check that it is found behind a mask, in the same constant and in the second one."""
+    samples = [{"x": draw(np.random.default_rng(0), (2, 2), -1, 1)}]
+    for constants in (
+        "n = float[1,2] {-1e9, 1e5} a = Less(x, z) b = Where(a, x, n)",
+        "n = float {-1e9} m = float {1e5} a = Less(x, z) b = Where(a, n, m)",
+    ):
+        text = f"(float[2,2] x) => (float[2,2] y) {{ z = float {{0.1}} {constants} y = Softmax(b) }}"
+        reasons = [reason for _, op, reason in built(text, samples, machine_of("edge16")).container.fallbacks if op == "Where"]
+        assert len(reasons) == 1
+        assert reasons[0].startswith("100000 for what is not chosen")
+
+
 def test_a_softmax_in_steps_reads_masked_scores_of_the_chip() -> None:
     """Check that the numbers equal those of the host's Softmax."""
     text = """(float[6,16] x, bool[6,16] m) => (float[6,16] y) { n = float {-inf} a = Where(m, x, n) y = Softmax(a) }"""

@@ -118,7 +118,8 @@ def _where(scope: SelectionContext) -> None:
     """
     no_nan(scope, scope.node.inputs)
     values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
-    far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)
+    ends = [float(end) for v in values for end in (v.max(), v.min())]
+    far = next((end for end in sorted(ends, reverse=True) if abs(end) >= -MASK_LOW), None)
     if far is not None and not (far < 0 and _is_masked_only(scope.node.outputs[0], scope.graph)):
         judges = ", ".join(sorted(SCORE_CONSUMERS))
         return scope.refuse(f"{far:g} for what is not chosen, read by others than {judges}: one scale does not hold both")

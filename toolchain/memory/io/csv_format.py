@@ -69,7 +69,7 @@ def _text(path: str | Path) -> str:
 
 
 def _check_header(path: str | Path, header: Sequence[str] | None) -> None:
-    """Raise InvalidCsv where the file is empty, or a column is missing or unknown."""
+    """Raise InvalidCsv where the file is empty, or a column is missing, unknown or given twice."""
     if not header:
         raise InvalidCsv(f"{path}:1: the file is empty; expected the header {','.join(REQUIRED)}")
     names = [name.strip() for name in header]
@@ -79,6 +79,8 @@ def _check_header(path: str | Path, header: Sequence[str] | None) -> None:
     for name in names:
         if name not in (*REQUIRED, *OPTIONAL):
             raise InvalidCsv(f"{path}:1: column {name} is not supported; known are {', '.join(REQUIRED + OPTIONAL)}")
+        if names.count(name) > 1:
+            raise InvalidCsv(f"{path}:1: column {name} is given twice")
 
 
 def _buffer(row: Mapping[str | None, object], lines: Mapping[str, int]) -> tuple[Buffer | None, list[str]]:
