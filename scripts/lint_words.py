@@ -23,7 +23,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,9 +143,9 @@ def bound_names(scope: ast.AST) -> dict[str, int]:
     return lines
 
 
-def name_faults(path: str, tree: ast.Module, words: Words) -> Iterator[Fault]:
-    """Yield the faults of the rules `name` and `word` in a file."""
-    for scope in (n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.Lambda, *Definition))):
+def name_faults(path: str, nodes: Sequence[ast.AST], words: Words) -> Iterator[Fault]:
+    """Yield the faults of the rules `name` and `word` among a file's nodes."""
+    for scope in (n for n in nodes if isinstance(n, (ast.Module, ast.Lambda, *Definition))):
         lines = bound_names(scope)
         plain = {name.lstrip("_") for name in lines}
         for name, line in sorted(lines.items(), key=lambda item: item[1]):
@@ -159,20 +159,19 @@ def is_participle(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return not is_property and _PARTICIPLE.match((split_words(function.name) or [""])[0]) is not None
 
 
-def definition_faults(path: str, tree: ast.Module, words: Words) -> Iterator[Fault]:
-    """Yield the faults of function names (`verb`) and of docstrings in a file."""
-    for node in ast.walk(tree):
+def definition_faults(path: str, nodes: Sequence[ast.AST], words: Words) -> Iterator[Fault]:
+    """Yield the faults of function names (`verb`) and of docstrings among a file's nodes."""
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and is_participle(node):
             yield Fault(path, node.lineno, "verb", node.name)
         if isinstance(node, (ast.Module, *Definition)) and (docstring := ast.get_docstring(node)):
             yield from docstring_faults(path, getattr(node, "lineno", 1), docstring, words)
 
 
-def graph_faults(path: str, tree: ast.Module) -> Iterator[Fault]:
+def graph_faults(path: str, text: str, nodes: Sequence[ast.AST]) -> Iterator[Fault]:
     """Yield the faults of a script or test that makes an ONNX graph by hand. The product writes graphs, each in its own way."""
-    for node in ast.walk(tree):
-        names = (getattr(node, field, None) for field in ("id", "attr", "name"))
-        if not path.startswith(PRODUCT) and "make_graph" in names:
+    for node in () if path.startswith(PRODUCT) or "make_graph" not in text else nodes:
+        if "make_graph" in (getattr(node, field, None) for field in ("id", "attr", "name")):
             yield Fault(path, getattr(node, "lineno", 1), "graph", "make_graph")
 
 
@@ -189,10 +188,10 @@ def docstring_faults(path: str, line: int, docstring: str, words: Words) -> Iter
 
 def python_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
     """Yield the faults of a Python file by all rules."""
-    tree = ast.parse(text)
-    yield from name_faults(path, tree, words)
-    yield from definition_faults(path, tree, words)
-    yield from graph_faults(path, tree)
+    nodes = list(ast.walk(ast.parse(text)))
+    yield from name_faults(path, nodes, words)
+    yield from definition_faults(path, nodes, words)
+    yield from graph_faults(path, text, nodes)
     for number, line in enumerate(text.splitlines(), 1):
         name = line.split("=")[0].split(":")[0].strip()
         if _NUMBER.match(line) and words.needs_source(path, name):

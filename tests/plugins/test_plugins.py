@@ -54,7 +54,7 @@ def rms(x: np.ndarray) -> np.ndarray:
     return r / np.sqrt((r * r).mean(-1, keepdims=True) + 0.001) * SCALE + x
 
 
-@pytest.mark.parametrize("machine", ["transformer64", str(MACHINE)])
+@pytest.mark.parametrize("machine", ["transformer64", str(MACHINE)], ids=["shipped", "own"])
 def test_rmsnorm_runs_on_the_chip(machine: str) -> None:
     one = built(norm_model(), machine, RMSNORM, (4, 8, 32))
     assert one.container.fallbacks == ()
