@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import verified_passes
 from tests.support.durations import DurationRecorder
-from tests.support.tiers import deselect, find_touched_tests, is_fast, list_changed_files
+from tests.support.tiers import choose_fast, deselect, find_touched_tests, list_changed_files, may_have_fast_tests
 from toolchain.cli import collect_seldom
 from toolchain.errors import CompileError
 from toolchain.foundation.inference import host_providers
@@ -32,12 +32,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that have no test of the fast tier, where only that runs."""
+    if not config.getoption("--fast") or config.getoption("--changed") is not None or collection_path.is_dir():
+        return None
+    return True if collection_path.name.startswith("test_") and not may_have_fast_tests(collection_path) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     base = config.getoption("--changed")
     if base is None and not config.getoption("--fast"):
         return
     touched_files = set() if base is None else find_touched_tests(list_changed_files(base))
-    deselect(config, items, (is_fast(item.nodeid) or item.nodeid.partition("::")[0] in touched_files for item in items))
+    flags = zip(items, choose_fast(item.nodeid for item in items), strict=True)
+    deselect(config, items, (is_fast or item.nodeid.partition("::")[0] in touched_files for item, is_fast in flags))
 
 
 def pytest_configure(config: pytest.Config) -> None:

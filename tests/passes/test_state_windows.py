@@ -15,6 +15,9 @@ from tests.semantics.machines import int16_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.isa import Machine
+from toolchain.ops.data_movement import Pad
+from toolchain.ops.kit.operator import same_scale
+from toolchain.passes.state_windows import only_moves
 from toolchain.runtime import Session
 
 STREAM = Case(  # two convolutions over time; what the first makes is read past the second one's window too
@@ -85,3 +88,8 @@ def test_what_the_stream_makes_is_what_float_makes(tmp_path: Path) -> None:
         expected.append(y)
         got.append(session.run(["y"], {"x": x})[0])
     assert sqnr_db(np.stack(expected), np.stack(got)) > 30
+
+
+def test_what_inserts_numbers_is_no_move() -> None:
+    op = Pad((0, 0), (0, 2), 0.0)
+    assert same_scale(op) and not only_moves(op)

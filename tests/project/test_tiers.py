@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.durations import DurationRecorder
-from tests.support.tiers import ROOT, find_touched_tests, is_fast, read_durations, read_tiers
+from tests.support.tiers import ROOT, find_function, find_touched_tests, is_fast, may_have_fast_tests, read_durations, read_tiers
 
 
 def test_recorded_tests_are_there() -> None:
@@ -21,9 +21,21 @@ def test_each_slow_test_has_a_reason() -> None:
 
 
 def test_the_fast_tier_keeps_its_budget() -> None:
-    """The tests that are not recorded, of at most 0.1 s each, take half a minute together; collecting and lint 40 s."""
+    """Tests that are not recorded and single cases take half a minute together, collecting and lint as much."""
     chosen = [name for name in read_durations() if is_fast(name)]
-    assert chosen and sum(read_durations()[name][0] for name in chosen) <= 90
+    assert chosen and sum(read_durations()[name][0] for name in chosen) <= 60
+
+
+def test_the_chosen_tests_are_there() -> None:
+    texts = {name: (ROOT / name.partition("::")[0]).read_text() for name in read_tiers()["fast"]}  # type: ignore[union-attr]
+    assert [name for name, text in texts.items() if f"def {find_function(name).partition('::')[2]}(" not in text] == []
+
+
+def test_files_without_a_fast_test_are_not_collected() -> None:
+    files = {name.partition("::")[0] for name in read_durations()}
+    left_out = {file for file in files if not may_have_fast_tests(ROOT / file)}
+    assert "tests/readers/test_fuzz.py" in left_out and "tests/project/test_tiers.py" not in left_out
+    assert not [name for name in read_durations() if is_fast(name) and name.partition("::")[0] in left_out]
 
 
 @pytest.mark.parametrize(

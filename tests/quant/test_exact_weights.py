@@ -74,6 +74,7 @@ def test_weights_are_raised_and_mean_the_same(case: str) -> None:
         "q = QuantizeLinear(x, s, wz) d = DequantizeLinear(q, s, wz) k = DequantizeLinear(w, ws, wz) c = MatMul(d, k)",
         "k = DequantizeLinear(w, ws, wz) c = MatMul(x, k)",
         f"{ROUND} d = DequantizeLinear(q, s, z) k = DequantizeLinear(w, ws, wz) f = MatMul(d, d2) c = Add(f, k)",
+        f"{ROUND} k = DequantizeLinear(w, ws, wz) v = QuantizeLinear(k, ws, wz) i = MatMulInteger(q, v, z, wz) c = Cast<to=1>(i)",
     ],
 )
 def test_others_stay_as_they_are(body: str) -> None:

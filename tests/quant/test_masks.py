@@ -67,6 +67,13 @@ FORMS = {
 }
 
 
+MASKED = {
+    "add": "a s", "mul_add": "a s t", "sub": "a s", "where": "a n s", "where_scores": "a s", "expand_slice": "a e larger n s",
+    "padded": "a e n s t", "gemm_bias": "a s", "bias_then_mask": "a q r s t x", "mask_then_bias": "a s t x", "scaled": "a s t",
+    "codes": "a n s", "computed": "a p s", "computed_choice": "a s", "bias_of_mask": "a n s t",
+}  # fmt: skip
+
+
 def make_masked_model(form: str, low: float) -> onnx.ModelProto:
     mask = np.where(UPPER, np.float32(low), np.float32(0))
     larger = np.where(np.triu(np.ones((40, 40), bool), 1), np.float32(low), np.float32(0))
@@ -172,6 +179,11 @@ SHOWN = {
 
 def _make_tensor(name: str, value: object) -> onnx.TensorProto:
     return numpy_helper.from_array(np.asarray(value), name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_summed_into_scores_may_be_masked(form: str) -> None:
+    assert find_masked_tensors(make_masked_model(form, -1e4)) == set(MASKED[form].split())
 
 
 @pytest.mark.parametrize("form", SHOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
@@ -18,6 +19,7 @@ TIERS = ROOT / "tests" / "tiers.yaml"
 PACKAGES = ("toolchain", "quant", "simulator", "hw_configs", "scripts", "bench", "tests")
 # They import the whole compiler, so nearly every test reaches nearly every module through them.
 HUBS = frozenset(("toolchain.api", "toolchain.compiler", "toolchain.cli", "toolchain.runtime", "toolchain.judging.verify_build"))
+CHEAP_S = 0.1  # CPU seconds of all cases of a test that is in the fast tier for being cheap, or of its first case
 
 
 def find_function(nodeid: str) -> str:
@@ -37,12 +39,33 @@ def read_tiers() -> Mapping[str, object]:
     return yaml.safe_load(TIERS.read_text())
 
 
-def is_fast(nodeid: str) -> bool:
-    """Return whether a test is in the fast tier: it is not recorded, all its cases take below 0.05 s, or it is chosen."""
+def choose_fast(nodeids: Iterable[str]) -> list[bool]:
+    """Return for each test whether it is in the fast tier: chosen by its id or function, or the first of cheap cases."""
+    chosen, flags, functions = read_tiers()["fast"], list[bool](), set[str]()
+    assert isinstance(chosen, list)
+    for nodeid in nodeids:
+        function = find_function(nodeid)
+        is_first = function not in functions and read_durations().get(function, (0.0, 0.0))[1] <= CHEAP_S
+        flags.append(is_first or is_fast(function) or nodeid.startswith(tuple(chosen)))
+        functions.add(function)
+    return flags
+
+
+def is_fast(function: str) -> bool:
+    """Return whether all cases of a test are in the fast tier: cheap in all, below 0.05 s each, or chosen."""
     chosen = read_tiers()["fast"]
     assert isinstance(chosen, list)
-    _, longest_s = read_durations().get(find_function(nodeid), (0.0, 0.0))
-    return longest_s == 0 or nodeid.startswith(tuple(chosen))
+    total_s, longest_s = read_durations().get(function, (0.0, 0.0))
+    return total_s <= CHEAP_S or longest_s == 0 or function.startswith(tuple(chosen))
+
+
+def may_have_fast_tests(file: Path) -> bool:
+    """Return whether a file has tests of the fast tier, or tests in classes. Other files need not be imported."""
+    functions = re.findall(r"^( *)(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    chosen = read_tiers()["fast"]
+    assert isinstance(chosen, list)
+    names = [(indent, f"{file.relative_to(ROOT).as_posix()}::{function}") for indent, function in functions]
+    return any(indent or choose_fast([name])[0] or any(test.startswith(name) for test in chosen) for indent, name in names)
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item], is_chosen: Iterable[bool]) -> None:
