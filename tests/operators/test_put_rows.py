@@ -12,7 +12,10 @@ from onnx import parser
 
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
-from toolchain.frontend import load_model
+from toolchain.frontend import load_model, to_graph
+from toolchain.frontend.read_onnx import newest_opset
+from toolchain.isa import load_machine
+from toolchain.ops.tensor_scatter import find_missing_row_support
 from toolchain.runtime import Session
 
 NUMBERS = "int64[1] zero = {0}, int64[1] axis = {2}, int64[1] ends = {1000}, int64[1] one = {1}"
@@ -105,3 +108,11 @@ def test_what_puts_no_rows_is_refused_as_before(name: str, tmp_path: Path) -> No
         load_model(tmp_path / "n.onnx")
     assert "node Slice_" in str(fault.value) and 'of its output "a" depends on values' in str(fault.value)
     assert 'of its output "b" depends on values' in str(fault.value)
+
+
+@pytest.mark.skipif(newest_opset() < 24, reason="the installed onnxruntime reads no TensorScatter")
+def test_rows_without_a_place_begin_at_a_constant_one() -> None:
+    ports = "(float[1,2,8,4] cache, float[1,2,8,4] x) => (float[1,2,8,4] y)"
+    text = f'<ir_version: 10, opset_import: ["" : 24]> g {ports} {{ y = TensorScatter(cache, x) }}'
+    graph = to_graph(load_model(parser.parse_model(text)))
+    assert find_missing_row_support(graph.nodes[0], graph, load_machine("transformer64").chip) == "its place is constant"

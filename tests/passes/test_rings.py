@@ -21,8 +21,11 @@ from tests.support.control_flow_machines import with_control
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import ProgramError
+from toolchain.ir.graph import TensorType
 from toolchain.ir.states import CircularState
 from toolchain.isa import Machine, load_machine
+from toolchain.ops.kit.tile import round_up
+from toolchain.passes.circular_states import _gains
 from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.text import print_schedule
 
@@ -334,3 +337,11 @@ def test_errors_of_layers_are_those_of_a_state_that_moves(name: str, tmp_path: P
     ]
     rows = [[row.as_json() for row in report.rows] for report in error_reports if report is not None]
     assert rows[0] == rows[1] and rows[0]
+
+
+def test_a_state_moves_where_two_rows_and_two_waits_take_less() -> None:
+    chip = load_machine("edge16").chip
+    put_bytes = 2 * round_up(64, chip.dram.burst_bytes) + 2 * chip.dram.latency_cycles * chip.dram.write_bytes_per_cycle
+    most_rows = int(put_bytes // 64)
+    kinds = [TensorType((1, rows, 64), "int8") for rows in (most_rows, most_rows + 1)]
+    assert [_gains(kind, 1, 1, chip) for kind in kinds] == [False, True]
