@@ -47,6 +47,7 @@ from toolchain.judging.evaluation_data import (
     open_build_data,
     random_warnings,
     refit_notes,
+    similarity_notes,
 )
 from toolchain.judging.sram_sweep import SramSweep, as_figures, sram_curve
 from toolchain.judging.stateful_samples import model_data
@@ -478,6 +479,7 @@ def _built(
         *calibrated.notes,
         *started.data.notes,
         *refit,
+        *similarity_notes(on, started.held_out),
         *idle,
         *judgement.notes,
     )

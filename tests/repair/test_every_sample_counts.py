@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 from unequal_networks import convolutions, nothing, samples
 
-from quant.near_copies import group_near_copies
+from quant.near_copies import find_similar_lag, group_near_copies
 from quant.observe import MinMax, Range
 from quant.sample_traits import describe_sample
 from toolchain.api import Build, BuildOptions, build
@@ -141,6 +142,49 @@ def test_near_copies_are_told_from_independent_samples() -> None:
     for shape in ((1, 4), (1, 24), (1, 8, 20)):  # features, of unlike unit and far from zero, are no copies
         unit = 10.0 ** rng.integers(-2, 3, shape)
         assert len(set(groups_of([(1e4 + unit * rng.standard_normal(shape)).astype(np.float32) for _ in range(40)]))) == 40
+
+
+def crops(sources: int, each: int) -> list[Array]:
+    """float32[1, 3, 20, 20] each, of `sources` pictures in turn."""
+    corners = np.random.default_rng(1).integers(0, 12, (each, sources, 2))
+    return [x[:, :, i : i + 20, j : j + 20] for row in corners.tolist() for x, (i, j) in zip(pictures(sources), row)]
+
+
+def similar_lag(arrays: Sequence[Array]) -> int | None:
+    return find_similar_lag([describe_sample({"x": x}) for x in arrays])
+
+
+def test_crops_of_a_picture_are_similar_by_their_order() -> None:
+    in_turn = crops(6, 8)
+    assert len(set(groups_of(in_turn))) > 24
+    assert similar_lag(in_turn) == 6
+    assert similar_lag([in_turn[i + 6 * k] for i in range(6) for k in range(8)]) == 1
+    panned = [pictures(1)[0][:, :, y : y + 12, y : y + 12] for y in range(20)]
+    assert similar_lag(panned) == 1
+
+
+def test_independent_samples_are_similar_at_no_lag() -> None:
+    """One of 100 sets of two kinds in any order may be."""
+    rng, count = np.random.default_rng(2), 0
+    for trial in range(10):
+        assert similar_lag(pictures(20, trial)) is None
+    for _ in range(40):
+        two_kinds = rng.standard_normal((20, 1, 8, 8)) + 9 * rng.integers(0, 2, (20, 1, 1, 1))
+        count += similar_lag([*two_kinds.astype(np.float32)]) is not None
+    assert count <= 2
+    assert similar_lag(pictures(1) * 20) is None  # equal, which makes them near-copies
+    assert similar_lag([np.zeros((1, 4), np.float32)] * 20) is None and find_similar_lag([]) is None
+
+
+def test_judging_on_crops_of_what_was_calibrated_is_a_note(model: Path) -> None:
+    rng = np.random.default_rng(6)
+    sources = 20 * rng.standard_normal((6, 4, 8, 8))
+    x = np.stack([sources[i % 6] + 6 * rng.standard_normal((4, 8, 8)) for i in range(36)]).astype(np.float32)
+    start = "samples 6 places apart in --calib are less than half as far from each other as samples usually are"
+    build = built(model, x, repair="fast")
+    assert [n for n in build.notes if n.startswith(start)] and build.figures["near_copies_judged"] == 0
+    assert not [n for n in built(model, x, repair="none").notes if start in n]  # nothing is held out
+    assert not [n for n in built(model, clips(36, 0), repair="fast").notes if "places apart" in n]
 
 
 def test_near_copies_are_on_one_side_where_that_can_be() -> None:

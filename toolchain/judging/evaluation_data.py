@@ -11,9 +11,10 @@ and _MOST_HELD at most. A gate that judges fewer than _FEW_OF_A_GATE samples giv
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quant.calibration_data import Samples, random_data, repeat_data
+from quant.near_copies import find_similar_lag
 from toolchain.errors import CompileError, first_line, format_count
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.input_limits import CLAIMED_ELEMENTS
@@ -157,7 +158,10 @@ def hold_out_evaluation_data(data: BuildData, options: BuildOptions, *, chooses:
     if not (chooses or options.gate):
         return HoldOut(calibration_fold, calibration_fold, NONE)
     count = count_judges if options.gate else _count_few_judges
-    return hold_out(calibration_fold, count, stretch=STRETCH if states else 1, least_seen=HELD_FROM)
+    held_out = hold_out(calibration_fold, count, stretch=STRETCH if states else 1, least_seen=HELD_FROM)
+    if states or not held_out.indices:
+        return held_out
+    return replace(held_out, similar_lag=find_similar_lag(calibration_fold.traits))
 
 
 def count_judges(count: int) -> int:
@@ -218,6 +222,21 @@ def evaluation_warnings(
         return []
     more = f"more than {HELD_FROM} samples, or " if data.on is None else ""  # other batches have samples of both kinds
     return [f"{judged_as} on the data it was calibrated on: others may do worse; give {more}--judge DATA"]
+
+
+def similarity_notes(on: JudgedOn, held_out: HoldOut) -> list[str]:
+    """Return a note where the order of the samples shows that they are alike and no near-copies are told; else nothing.
+
+    `on`: kind of the samples that judged; `held_out`: how the samples were dealt.
+    """
+    lag = held_out.similar_lag
+    if on != "held out" or lag is None or held_out.copies:
+        return []
+    which = "neighbours in --calib" if lag == 1 else f"samples {lag} places apart in --calib"
+    return [
+        f"{which} are less than half as far from each other as samples usually are, as frames of a clip and crops of a "
+        "photograph are: so are those that judge and those calibrated on, and others may do worse; --judge DATA tells"
+    ]
 
 
 def refit_notes(on: JudgedOn, shipped: int | None, judged: int | None) -> list[str]:

@@ -95,6 +95,8 @@ class HoldOut:
     `every`: all samples; `seen`, `held`: those to fit on and those held out, which together are `every`.
     `indices`: indices of the held ones, in the order in which the samples were given.
     `copies`: so many of the held ones are near-copies of samples that are seen.
+    `similar_lag`: samples so many places apart, in the order in which they were given, are alike; None: it was not found, or
+    not looked for.
     """
 
     every: Fold
@@ -102,6 +104,7 @@ class HoldOut:
     held: Fold
     indices: frozenset[int] = frozenset()
     copies: int = 0
+    similar_lag: int | None = None
 
     def held_of(self, others: Iterable[Sample]) -> Fold:
         """Return the held-out ones of the same samples in other shapes, in the same order."""
