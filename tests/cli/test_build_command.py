@@ -117,7 +117,7 @@ def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: 
     assert (
         gate_line.startswith("WARNING: output y: SQNR ")
         and ", tensor y: clipped tail" in gate_line
-        and "; tried on 2 samples: low: 0, high: " in gate_line
+        and "; tried on 1 sample: low: 0, high: " in gate_line
     )
     figures = json.loads((tmp_path / "a.json").read_text())
     assert figures["judged_on"] == "calib" and gate_line.removeprefix("WARNING: ") in figures["warnings"]

@@ -81,7 +81,7 @@ def test_below_the_gate_nothing_is_written(here: Path) -> None:
     lines = printed.err[printed.err.index("NOT ACCURATE ENOUGH") :].splitlines()
     assert lines[1].startswith("output y: SQNR ") and "--min-sqnr asks for 20; cosine 0." in lines[1]
     assert lines[2].startswith("  layer first (IntegerConvolution), tensor b: clipped tail, leaves ")
-    assert "lie outside its codes' [-0.05" in lines[2] and "; tried on 2 samples: low: 0, high: " in lines[2]
+    assert "lie outside its codes' [-0.05" in lines[2] and "; tried on 8 samples: low: 0, high: " in lines[2]
     assert " for b in the file of --quant (" in lines[2] and " dB for 0." in lines[2]
     assert lines[3:] == ["nothing was written; mend it, ask for less, or take it as it is with --force"]
     forced = built(f"{line} --force")

@@ -98,7 +98,7 @@ def test_who_reads_columns_of_unlike_unit_is_advised_to_the_host(
     options = make_options(graph, (draw.standard_normal((24, 4)) * units).reshape(24, *shape), tmp_path, **weights)
     built = build(tmp_path / "m.onnx", options)
     assert built.figures["outputs"][0]["sqnr_db"] < 10
-    advice = f"tried on 2 samples: {' and '.join(f'--host-node {name}' for name in hosted)} ("
+    advice = f"tried on 8 samples: {' and '.join(f'--host-node {name}' for name in hosted)} ("
     assert any(advice in warning for warning in built.warnings), built.warnings
     followed = build(tmp_path / "m.onnx", replace(options, host_nodes=tuple(hosted)))
     assert followed.figures["outputs"][0]["sqnr_db"] > 30

@@ -21,7 +21,7 @@ from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial
 from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
-TRIED = "of operators that the chip computes in steps, tried on 2 samples: "
+TRIED = "of operators that the chip computes in steps, tried on 8 samples: "
 PROMISE = r"\(([-0-9.]+) dB for ([-0-9.]+), ([0-9,]+) cycles for ([0-9,]+), about \S+ ms more of the host\)"
 STEPS, UNITS, FEATURES, CLASSES = 8, 16, 12, 6
 

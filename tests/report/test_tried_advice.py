@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.judging.try_advice import AdviceTrials
 from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial, format_trials
 
 GRAPH = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Conv(x, w) b = Conv(a, w) y = Conv(b, w) }"
@@ -34,7 +37,7 @@ def test_what_advice_promises_is_reached_by_who_follows_it(tmp_path: Path) -> No
     spoiled = built(tmp_path, GRAPH, ranges)
     (warning,) = [w for w in spoiled.warnings if "against float" in w]
     number = r"([-0-9.,]+)"
-    start = "tried on 2 samples: low: "
+    start = "tried on 8 samples: low: "
     pattern = rf"{start}{number}, high: {number} for b in the file of --quant \({number} dB for {number}, {number} cycles for"
     promise = re.search(pattern, warning)
     assert promise is not None, warning
@@ -42,6 +45,32 @@ def test_what_advice_promises_is_reached_by_who_follows_it(tmp_path: Path) -> No
     followed = built(tmp_path, GRAPH, ranges | {"b": (low, high)})
     assert before < 1 and followed.figures["outputs"][0]["sqnr_db"] == pytest.approx(after, abs=2) and after > 30
     assert promise.group(5) == f"{followed.figures['cycles']:,}"
+
+
+@pytest.mark.parametrize(
+    ("on_eight", "named", "counts"),
+    [
+        ({"a": 24.0, "b": 22.0}, "a", (8, 2)),
+        ({"a": 11.0, "b": 22.0}, "b", (8, 8)),  # the second best of two samples is the best of eight
+        ({"a": 9.0, "b": 22.0}, "b", (8, 8)),
+        ({"a": 9.0, "b": 8.0}, None, (8, 8)),
+    ],
+)
+def test_what_is_named_is_the_best_of_more_samples(
+    monkeypatch: pytest.MonkeyPatch, on_eight: dict[str, float], named: str | None, counts: tuple[int, int]
+) -> None:
+    def level(_: AdviceTrials, name: str, quantization: object, output: object, samples: list[int]) -> float:
+        return {"": 8.0, "a": 25.0, "b": 18.0}[name] if len(samples) == 2 else {"": 7.0, **on_eight}[name]
+
+    monkeypatch.setattr(AdviceTrials, "_level", level)
+    trials = object.__new__(AdviceTrials)
+    trials.__dict__ |= {"_judges": list(range(8)), "_calibrated": SimpleNamespace(network="", quantization=None)}
+    tried = [TriedAdvice(Advice(name), 8.0, after, 2) for name, after in (("a", 25.0), ("b", 18.0))]
+    changed: list[Any] = [("a", None), ("b", None)]
+    confirmed = trials._confirm(None, tried, changed)  # type: ignore[arg-type]
+    best = choose_trial(confirmed)
+    assert (best and best.advice.text, tuple(t.samples for t in confirmed)) == (named, counts)
+    assert best is None or (best.before_db, best.after_db) == (7.0, on_eight[best.advice.text])
 
 
 def test_nothing_is_advised_of_a_good_network(tmp_path: Path) -> None:
@@ -52,6 +81,8 @@ def test_nothing_is_advised_of_a_good_network(tmp_path: Path) -> None:
 def test_it_is_said_where_none_helps() -> None:
     first = TriedAdvice(Advice("--observer mse", observer="mse"), 8.7, 4.1, 2)
     assert format_trials([first]) == "tried on 2 samples, none of which helps: --observer mse (4.1 dB for 8.7)"
+    more = replace(first, after_db=9.0, samples=8)
+    assert format_trials([more, first]).startswith("tried on 2 to 8 samples, none of which helps: --observer mse (9.0 dB for")
     assert format_trials([]) == "" and choose_trial([first]) is None
     costs = RunCost(200, 1e9, 0.0), RunCost(100, 1e9, 0.0)
     second = replace(first, advice=Advice("--host-node a", host_nodes=("a",)), after_db=20.0, costs=costs)

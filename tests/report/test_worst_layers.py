@@ -52,7 +52,7 @@ def test_the_layer_where_the_error_arises_is_named(tensor: str, layer: str | Non
     worst_layer, *others = built.figures["worst_layers"]
     assert (worst_layer["tensor"], worst_layer["layer"], worst_layer["cause"]) == (tensor, layer, "clipped tail")
     assert worst_layer["alone_db"] < 10 < min(o["alone_db"] for o in others)
-    assert worst_layer["remedy"].startswith("tried on 2 samples: low: ")
+    assert worst_layer["remedy"].startswith("tried on 4 samples: low: ")
     assert f"for {tensor} in the file of --quant (" in worst_layer["remedy"]
     assert [p["poor"] for p in built.figures["outputs"]] == [True]
     (warning,) = [w for w in built.warnings if POOR in w]
@@ -153,7 +153,7 @@ def test_a_norm_in_8_bits_is_warned_of_with_what_mends_it(norm: str, tmp_path: P
     (warning,) = [w for w in built.warnings if POOR in w]
     assert warning.startswith("output y: SQNR ") and "; layer node_n: " in warning and ", tensor n: " in warning
     assert " dB of the output: " in warning, warning
-    assert "; tried on 2 samples: --host-node node_n (" in warning and " cycles for " in warning
+    assert "; tried on 8 samples: --host-node node_n (" in warning and " cycles for " in warning
     if norm == "InstanceNormalization":
         first, *others = built.figures["worst_layers"]
         assert first["effect_db"] < 10 < min(w["alone_db"] for w in (first, *others))

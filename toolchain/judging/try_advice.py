@@ -42,14 +42,18 @@ ENOUGH_DB = 20.0  # docs/accuracy.md: advice behind one that leaves so much is n
 _MOST = 6  # docs/accuracy.md: trials of a build
 _QUICK_SHARE = 0.5  # docs/accuracy.md: of a large network's layers, whose plan takes little beside the build's
 _CALIBRATION = 16  # docs/accuracy.md: samples that ranges are measured on for a trial
+_FEW = 2  # docs/accuracy.md: samples of a trial
+_MORE = 4  # docs/accuracy.md: times as many, that advice is measured on before it is named
 
 
 class AdviceTrials:
     """The trials of one build: at most six, fewer for a large network. Each runs the reference once or twice.
 
+    Advice to be named is measured once more, on up to eight samples, so that its dB hold on others.
+
     `calibrated`: the network that is judged.
     `measured`: the same for errors of layers, which sets the budget.
-    `samples`: samples to judge on, of which the first one or two are used, and samples that ranges are measured on. The
+    `samples`: samples to judge on, of which the first eight at most are used, and samples that ranges are measured on. The
     latter are iterated anew for each trial, so they must not be an iterator.
     `compiled`: the network that is written, with whose cost a piece of advice is compared.
     `planned`: the optimization level and the goal of its plans, which those of advice have too.
@@ -71,7 +75,7 @@ class AdviceTrials:
         self._compiled, (self._level_of_plan, self._goal), self._cycles, self._pinned = compiled, planned, cycles, pinned
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
-        self._remaining, self._sample_count = min(effort.tried, _MOST), min(effort.looked_at, 2)
+        self._remaining, self._few = min(effort.tried, _MOST), min(effort.looked_at, _FEW)
 
     @cached_property
     def _few_calibration(self) -> list[Sample]:
@@ -79,7 +83,7 @@ class AdviceTrials:
 
     @cached_property
     def _judges(self) -> list[Sample]:
-        return list(islice(self._samples, self._sample_count))
+        return list(islice(self._samples, _MORE * self._few))
 
     def run(self, output: FidelityPart, candidates: Sequence[Advice]) -> list[TriedAdvice]:
         """Try candidates on an output, in order, and return those that the machine can express with dB of the worst part before
@@ -87,7 +91,8 @@ class AdviceTrials:
 
         Those that do not help are returned too. The result is empty where the budget is spent. Later candidates are left
         out behind one that helps and leaves ENOUGH_DB. Candidates that the machine cannot express cost nothing of the budget.
-        Costs are set for the best trial and for advice that takes steps off the chip, unless planning would take long.
+        Costs are set for the best trial and for advice that takes steps off the chip, unless planning would take long. The
+        best trial is the best on more samples than the others were tried on, where there are more.
 
         `output`: an output with its slices and weak indices, which are measured too.
         """
@@ -95,12 +100,13 @@ class AdviceTrials:
         if not candidates or not self._judges:
             return []
         network, quantization = self._calibrated.network, self._calibrated.quantization
-        before = self._level(network, quantization, output)
+        few = self._judges[: self._few]
+        before = self._level(network, quantization, output, few)
         tried, changed_networks = list[TriedAdvice](), list[tuple[Network, Quantization]]()
         for advice in candidates:
             try:
-                changed, after = self._try(advice, output)
-                trial = TriedAdvice(advice, before, after, self._sample_count)
+                changed, after = self._try(advice, output, few)
+                trial = TriedAdvice(advice, before, after, len(few))
             except CompileError:  # the machine cannot express it
                 continue
             trial = replace(trial, costs=self._compare_costs(*changed)) if advice.hosts_steps else trial
@@ -109,11 +115,30 @@ class AdviceTrials:
             self._remaining -= 1
             if trial.helps and trial.after_db >= ENOUGH_DB:
                 break
+        tried = self._confirm(output, tried, changed_networks)
         best = choose_trial(tried)
         return [
             replace(trial, costs=trial.costs or self._compare_costs(*changed)) if trial is best else trial
             for trial, changed in zip(tried, changed_networks, strict=True)
         ]
+
+    def _confirm(
+        self, output: FidelityPart, tried: Sequence[TriedAdvice], changed: Sequence[tuple[Network, Quantization]]
+    ) -> list[TriedAdvice]:
+        """Return the trials, with the best one measured on all judging samples. The best of few samples is often their luck.
+
+        Where another trial is the best after that, it is measured too.
+
+        `changed`: the network and the quantization of each trial.
+        """
+        trials, before = list(tried), math.nan
+        while (best := choose_trial(trials)) is not None and best.samples < len(self._judges):
+            if math.isnan(before):
+                before = self._level(self._calibrated.network, self._calibrated.quantization, output, self._judges)
+            at = trials.index(best)
+            after = self._level(*changed[at], output, self._judges)
+            trials[at] = replace(best, before_db=before, after_db=after, samples=len(self._judges))
+        return trials
 
     def _list_pinned(self, output: FidelityPart) -> list[Advice]:
         """Return the advice to free ports that this output may depend on: inputs, and the output itself."""
@@ -143,22 +168,23 @@ class AdviceTrials:
         cycles = sum(time_region(machine, region).cycles for region in regions)
         return _price_run(self._compiled, self._cycles), _price_run(after, cycles)
 
-    def _level(self, network: Network, quantization: Quantization, output: FidelityPart) -> float:
-        """Return the SQNR in dB of the output's worst part on the judging samples."""
+    def _level(self, network: Network, quantization: Quantization, output: FidelityPart, samples: Sequence[Sample]) -> float:
+        """Return the SQNR in dB of the output's worst part on these samples."""
         session, real = network.session(quantization), FloatSession(network.model, [output.tensor])
         error, parts = ErrorSums(), PartSums()
-        for sample in self._judges:
+        for sample in samples:
             (x,), y = real.run(sample), session.run_detailed(sample).outputs[output.tensor]
             error.update(x, y)
             parts.update(x, y)
         return min([error.sqnr_db, *(parts.sqnr_db(part) for part in (*output.slices, *output.weak))])
 
-    def _try(self, advice: Advice, output: FidelityPart) -> tuple[tuple[Network, Quantization], float]:
-        """Return the network as a build with this advice makes it, and the dB of its worst part. Raise CompileError."""
+    def _try(self, advice: Advice, output: FidelityPart, samples: Sequence[Sample]) -> tuple[tuple[Network, Quantization], float]:
+        """Return the network as a build with this advice makes it, and the dB of its worst part on these samples. Raise
+        CompileError."""
         changed = self._apply(advice)
-        after = self._level(*changed, output)
+        after = self._level(*changed, output, samples)
         ends = self._free_ends(*changed) if advice.host_nodes and self._calibrated.effort != "none" else None
-        freed_after = -math.inf if ends is None else self._level(*ends, output)
+        freed_after = -math.inf if ends is None else self._level(*ends, output, samples)
         return (changed, after) if ends is None or freed_after <= after else (ends, freed_after)
 
     def _free_ends(self, network: Network, quantization: Quantization) -> tuple[Network, Quantization] | None:

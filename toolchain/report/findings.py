@@ -99,7 +99,7 @@ class RunCost:
 
 @dataclass(frozen=True)
 class TriedAdvice:
-    """A remedy with dB of the worst part of an output before and after it, on `samples` samples.
+    """A remedy with dB of the worst part of an output before and after it, both on the first `samples` judging samples.
 
     `costs`: of a run before and after; None where they were not compared.
     """
@@ -176,10 +176,12 @@ def format_trials(trials: Sequence[TriedAdvice]) -> str:
     """Return the remedy that helped, or all with the remark that none did; an empty text where nothing was tried."""
     if not trials:
         return ""
-    on, best = f"tried on {format_count(trials[0].samples, 'sample')}", choose_trial(trials)
+    best = choose_trial(trials)
     if best is not None:
-        return f"{on}: {best.describe()}"
-    return f"{on}, none of which helps: {', '.join(t.describe() for t in trials)}"
+        return f"tried on {format_count(best.samples, 'sample')}: {best.describe()}"
+    counts = sorted({t.samples for t in trials})
+    on = f"{counts[0]} to {counts[-1]} samples" if len(counts) > 1 else format_count(counts[0], "sample")
+    return f"tried on {on}, none of which helps: {', '.join(t.describe() for t in trials)}"
 
 
 @dataclass(frozen=True)
