@@ -72,8 +72,8 @@ def compare(name: str, network: Network, draws: int) -> str:
     samples, judge = draw_samples(1), OutputEvaluator(draw_samples(2))
     model, counter, wide = network.model, network.count_cycles, find_wider_type(network)
     assert counter is not None and wide is not None
-    observed = calibrate(model.proto, samples, network.tensors, computed_by=model, divided=model.divided)
-    ranges = adjust_ranges(model.proto, observed, model.divided).ranges
+    observed = calibrate(model.proto, samples, network.tensors, computed_by=model, decomposition=model.decomposition)
+    ranges = adjust_ranges(model.proto, observed, model.decomposition).ranges
     before = Quantization({**ranges, **network.get_model_ranges({})})
     solution = solve_types(network, before, samples, lambda *_: None).quantization
     solved = network.with_types(solution.types)

@@ -95,9 +95,14 @@ def calibrate_subject(subject: Subject, machine: Machine) -> tuple[Network, dict
     network = Network(model, select_model(model, machine), machine)
     tensors = sorted({tensor for tensor, _ in network.origins.values()})
     observed_ranges = calibrate(
-        model.proto, subject.samples, tensors, numerics=machine.chip.numerics, computed_by=model, divided=model.divided
+        model.proto,
+        subject.samples,
+        tensors,
+        numerics=machine.chip.numerics,
+        computed_by=model,
+        decomposition=model.decomposition,
     )
-    return network, dict(adjust_ranges(model.proto, observed_ranges, model.divided).ranges)
+    return network, dict(adjust_ranges(model.proto, observed_ranges, model.decomposition).ranges)
 
 
 def layers(network: Network) -> list[Node]:
@@ -162,7 +167,13 @@ def clip_range(subject: Subject, machine: Machine, rng: np.random.Generator) -> 
     from quant.calibrate import observe
 
     tenth = _Tenth()
-    observe(network.model.proto, subject.samples, {tensor: tenth}, computed_by=network.model, divided=network.model.divided)
+    observe(
+        network.model.proto,
+        subject.samples,
+        {tensor: tenth},
+        computed_by=network.model,
+        decomposition=network.model.decomposition,
+    )
     ranges[tensor] = tenth.range()
     return InjectedFault("clipped at the 90th percentile", frozenset({node.name}), _OF_RANGES[:1], Quantization(ranges), network)
 

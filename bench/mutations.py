@@ -143,14 +143,19 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _call_changes(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    if called in NAMES:
-        yield f"{NAMES[called]} for {called}", ast.Call(_rename(node.func, NAMES[called]), node.args, node.keywords)
-    if called in ROUNDINGS and isinstance(node.func, ast.Attribute):
-        yield "wrong rounding", ast.Call(_rename(node.func, ROUNDINGS[called]), node.args, node.keywords)
-    if called == "range" and len(node.args) == 1:
+    function_name = (
+        node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    )
+    if function_name in NAMES:
+        yield (
+            f"{NAMES[function_name]} for {function_name}",
+            ast.Call(_rename(node.func, NAMES[function_name]), node.args, node.keywords),
+        )
+    if function_name in ROUNDINGS and isinstance(node.func, ast.Attribute):
+        yield "wrong rounding", ast.Call(_rename(node.func, ROUNDINGS[function_name]), node.args, node.keywords)
+    if function_name == "range" and len(node.args) == 1:
         yield "off by one", ast.Call(node.func, [ast.BinOp(node.args[0], ast.Sub(), ast.Constant(1))], [])
-    if called == "clip" and len(node.args) == 3:
+    if function_name == "clip" and len(node.args) == 3:
         yield "dropped bounds", node.args[0]
     for i, keyword in enumerate(node.keywords):
         if keyword.arg and keyword.arg.endswith("zero_point") and not isinstance(keyword.value, ast.Constant):

@@ -42,8 +42,8 @@ def vary_machine(text: str) -> Machine:
         keys = NumericsKeys.model_validate(numerics_keys)
     except ValueError as fault:
         raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
-    called = re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join((machine.chip.name, *changes)))
-    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": called})
+    machine_name = re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join((machine.chip.name, *changes)))
+    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": machine_name})
     for path, reason in find_broken_rules(chip) if changes else ():
         raise CompileError(f"--hw {text}: {'.'.join(map(str, path))}: {reason}")
     return replace(machine, chip=chip)

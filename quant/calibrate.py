@@ -72,7 +72,7 @@ def calibrate(
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
-    divided: Decomposition | None = None,
+    decomposition: Decomposition | None = None,
     few_runs: bool = False,
 ) -> dict[str, Range]:
     """Return the range of each of `tensors`, in their order, over all samples of `data`.
@@ -89,7 +89,7 @@ def calibrate(
     `progress`: called after each sample with the samples done and those in all, None where that is not known.
     `session_threads`: threads of onnxruntime.
     `computed_by`: another form of the model that computes the tensors instead; not used where the model runs in pieces.
-    `divided`: decomposition of a model with steps in the place of operators. Values are clipped to its bounds, and tensors that
+    `decomposition`: that of a model with steps in the place of operators. Values are clipped to its bounds, and tensors that
     share a range get the range of them all.
     `few_runs`: as in `quant.float_session.open_session`, for a few samples.
 
@@ -99,16 +99,16 @@ def calibrate(
     """
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
-    restored = _restore_decomposed(model, divided)
+    restored = _restore_decomposed(model, decomposition)
     masks, rows = find_masked_tensors(restored), find_row_floors(restored)
     shared = dict[str, Observer]()
-    for owner, names in _group_by_owner(tensors, divided).items():
+    for owner, names in _group_by_owner(tensors, decomposition).items():
         observer_of_all = make(others.get(names[0]))
         if masks.isdisjoint(names):
             shared[owner] = observer_of_all
         else:
             shared[owner] = MaskAwareObserver(observer_of_all, [rows[n] for n in names if n in rows])
-    observers = {name: shared[get_range_owner(name, divided)] for name in tensors}
+    observers = {name: shared[get_range_owner(name, decomposition)] for name in tensors}
     steps = _steps_of_inputs(model, observers)
     observe(
         model,
@@ -119,17 +119,17 @@ def calibrate(
         held_bytes=held_bytes,
         computed_by=computed_by,
         few_runs=few_runs,
-        divided=divided,
+        decomposition=decomposition,
         rows=rows,
     )
     return {name: _with_step(observers[name].range(), steps.get(name)) for name in tensors}
 
 
-def _group_by_owner(tensors: Sequence[str], divided: Decomposition | None) -> dict[str, list[str]]:
+def _group_by_owner(tensors: Sequence[str], decomposition: Decomposition | None) -> dict[str, list[str]]:
     """Return the tensors that share each range, by the name of the range, in their order."""
     groups: dict[str, list[str]] = {}
     for name in tensors:
-        groups.setdefault(get_range_owner(name, divided), []).append(name)
+        groups.setdefault(get_range_owner(name, decomposition), []).append(name)
     return groups
 
 
@@ -206,24 +206,26 @@ def observe_all(
     *,
     progress: Progress | None = None,
     computed_by: FloatModel | None = None,
-    divided: Decomposition | None = None,
+    decomposition: Decomposition | None = None,
 ) -> ObservedRanges:
     """Return histograms of `tensors` from one pass over the data, of which every observer's range can be had.
 
     Its arguments mean what they do in `calibrate`, and its errors are the same, but integer tensors are not refused.
     """
     shared = dict[str, Histogram]()
-    histograms = {name: shared.setdefault(get_range_owner(name, divided), Histogram()) for name in tensors}
-    restored = _restore_decomposed(model, divided)
+    histograms = {name: shared.setdefault(get_range_owner(name, decomposition), Histogram()) for name in tensors}
+    restored = _restore_decomposed(model, decomposition)
     rows = {name: floor for name, floor in find_row_floors(restored).items() if name in histograms}
     steps = _steps_of_inputs(model, histograms)
-    observe(model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, divided=divided, rows=rows)
+    observe(
+        model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, decomposition=decomposition, rows=rows
+    )
     return ObservedRanges(histograms, steps, find_masked_tensors(restored), rows)
 
 
-def _restore_decomposed(model: onnx.ModelProto, divided: Decomposition | None) -> onnx.ModelProto:
+def _restore_decomposed(model: onnx.ModelProto, decomposition: Decomposition | None) -> onnx.ModelProto:
     """Return the model before its decomposition, in which masks can be found; `model` itself where it has none."""
-    return model if divided is None else divided.original_model
+    return model if decomposition is None else decomposition.original_model
 
 
 def observe(
@@ -236,7 +238,7 @@ def observe(
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
     few_runs: bool = False,
-    divided: Decomposition | None = None,
+    decomposition: Decomposition | None = None,
     rows: Mapping[str, RowFloor] = NO_ROWS,
 ) -> None:
     """Run the model over the samples and pass each tensor's values to its sink, sample by sample.
@@ -252,14 +254,14 @@ def observe(
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
-    masks, made_up = find_masked_tensors(_restore_decomposed(model, divided)), bool(getattr(data, "random", False))
+    masks, made_up = find_masked_tensors(_restore_decomposed(model, decomposition)), bool(getattr(data, "random", False))
     total = get_sample_count(data)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0
     for done, sample in enumerate(data, 1):
         where, together = _Sample(done - 1, made_up), dict[int, tuple[Sink, list[np.ndarray]]]()
         for name, value in _values(session, sample, where):
-            sink, values = sinks[name], _finite(cut(name, value, divided), name, where, model, masks)
+            sink, values = sinks[name], _finite(cut(name, value, decomposition), name, where, model, masks)
             if name in rows:
                 rows[name].update(values)
             if id(sink) in of_several:

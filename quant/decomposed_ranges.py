@@ -1,7 +1,7 @@
 """Applies the bounds of tensors between the steps of decomposed operators, during calibration and to its ranges.
 
 `toolchain.passes.decompose` writes an operator as several ONNX nodes. A rule may bound a tensor between them (`ClippedRange`), or
-let several share one range. In all functions `divided` is None where no operator was decomposed.
+let several share one range. In all functions `decomposition` is None where no operator was decomposed.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Decomposition(Protocol):
     def within(self) -> Mapping[str, ClippedRange]: ...
 
 
-def cut(name: str, x: np.ndarray, divided: Decomposition | None) -> np.ndarray:
+def cut(name: str, x: np.ndarray, decomposition: Decomposition | None) -> np.ndarray:
     """Return the values of a tensor clipped to its bounds, infinite ones too; NaN stays. Without bounds it is `x` itself."""
-    bounds = None if divided is None else divided.within.get(name)
+    bounds = None if decomposition is None else decomposition.within.get(name)
     return x if bounds is None else np.clip(x, bounds.low, bounds.high, dtype=x.dtype)
 
 
-def get_range_owner(name: str, divided: Decomposition | None) -> str:
+def get_range_owner(name: str, decomposition: Decomposition | None) -> str:
     """Return the name under which tensors share one range; the tensor's own name where it shares none."""
-    bounds = None if divided is None else divided.within.get(name)
+    bounds = None if decomposition is None else decomposition.within.get(name)
     return name if bounds is None else bounds.as_one or name
 
 
-def clip_ranges(ranges: Mapping[str, EntryT], divided: Decomposition | None) -> dict[str, EntryT | Range]:
+def clip_ranges(ranges: Mapping[str, EntryT], decomposition: Decomposition | None) -> dict[str, EntryT | Range]:
     """Return a copy with ranges cut to the bounds of their tensors, widened to hold `ClippedRange.reaches` where that is set.
 
     A range that lies outside its bounds stays, and so does an entry that is no Range (a scale).
     """
     clipped_ranges: dict[str, EntryT | Range] = dict(ranges)
-    for name, bounds in divided.within.items() if divided is not None else ():
+    for name, bounds in decomposition.within.items() if decomposition is not None else ():
         tensor_range = clipped_ranges.get(name)
         if isinstance(tensor_range, Range) and tensor_range.low < bounds.high and tensor_range.high > bounds.low:
             clipped = tensor_range.within(bounds.low, bounds.high)

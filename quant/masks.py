@@ -96,14 +96,14 @@ def _before(graph: Links, name: str) -> Iterator[str]:
 
 
 def bound_masks(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], called: Callable[[str], str] = str
+    model: onnx.ModelProto, ranges: Mapping[str, Range], get_source_name: Callable[[str], str] = str
 ) -> tuple[dict[str, Range], list[str]]:
     """Return the ranges with those of masks and masked scores cut where nothing is left of a position, and notes.
 
     A tensor that a Softmax reads ends at its `Masking.floor`. An operand of a sum ends where the sum would, whatever the other
     is. There is a note for each Softmax whose mask was cut.
     `ranges`: as calibrated, with `Range.masking`; not changed.
-    `called`: returns the name that notes use for a tensor.
+    `get_source_name`: returns the name that notes use for a tensor.
 
     Raise CompileError: a tensor goes down to minus infinity, and no row of a Softmax shows scores that are not masked.
     """
@@ -120,19 +120,23 @@ def bound_masks(
                 "mend the model, or give calibration data that does not mask everything"
             )
     return bounded_ranges, [
-        note for node in graph.nodes if node.op_type in SCORE_CONSUMERS if (note := _note(node, ranges, bounded_ranges, called))
+        note
+        for node in graph.nodes
+        if node.op_type in SCORE_CONSUMERS
+        if (note := _note(node, ranges, bounded_ranges, get_source_name))
     ]
 
 
 def _note(
-    node: onnx.NodeProto, ranges: Mapping[str, Range], bounded_ranges: Mapping[str, Range], called: Callable[[str], str]
+    node: onnx.NodeProto, ranges: Mapping[str, Range], bounded_ranges: Mapping[str, Range], get_source_name: Callable[[str], str]
 ) -> str:
     """Return the note of a Softmax whose input's range was cut; an empty text where it was not."""
     x = node.input[0]
     if x not in ranges or _measured_range(ranges[x]).low >= bounded_ranges[x].low - MASK_MARGIN:
         return ""
     low = _measured_range(ranges[x]).low
-    return f"{called(x)}: a mask down to {low:.3g}; to {node.name or node.output[0]} {bounded_ranges[x].low:.4g} masks as well"
+    reader, bound = node.name or node.output[0], bounded_ranges[x].low
+    return f"{get_source_name(x)}: a mask down to {low:.3g}; to {reader} {bound:.4g} masks as well"
 
 
 def _measured_range(r: Range) -> Range:

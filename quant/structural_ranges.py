@@ -75,16 +75,16 @@ class SharedScalePart:
 def adjust_ranges(
     model: onnx.ModelProto,
     ranges: Mapping[str, Range],
-    divided: Decomposition | None = None,
-    called: Callable[[str], str] = str,
+    decomposition: Decomposition | None = None,
+    get_source_name: Callable[[str], str] = str,
     always_zero: Callable[[Sequence[str]], Collection[str]] = lambda names: (),
 ) -> AdjustedRanges:
     """Return the ranges as the model's structure demands them; tensors without a range are passed over.
 
     `model`: the float model, as calibrated.
-    `divided`: decomposition of a model with steps in the place of operators; the original shows which tensors are masks and
+    `decomposition`: that of a model with steps in the place of operators; the original shows which tensors are masks and
     scores. None where no operator was decomposed.
-    `called`: function that gives a tensor's name in notes.
+    `get_source_name`: function that gives a tensor's name in notes.
     `always_zero`: returns those of some tensors that are zero for any input; they are not reported as unseen.
 
     `Masks`: where a Softmax reads scores plus a mask, both end where a masked position surely vanishes (quant.masks).
@@ -94,25 +94,25 @@ def adjust_ranges(
     `Truth`: what is cast from a comparison reaches 0 and 1.
     `Zeros`: a tensor that was zero throughout shows no scale. It takes the range of its first operand that was not; an input of
     the model takes [-1, 1].
-    `Between steps`: nothing beyond the bounds of `divided`.
+    `Between steps`: nothing beyond the bounds of `decomposition`.
 
     Raise CompileError where a mask cannot be told from its scores.
     """
-    original = model if divided is None else divided.original_model
+    original = model if decomposition is None else decomposition.original_model
     graph = Links(original.graph)
-    adjusted, notes = bound_masks(original, ranges, called)
-    _widen_scores(graph, adjusted, notes, called)
+    adjusted, notes = bound_masks(original, ranges, get_source_name)
+    _widen_scores(graph, adjusted, notes, get_source_name)
     for node in graph.nodes:
         if node.op_type == "Concat" and node.output[0] in adjusted:
             for operand in node.input:
                 if operand in adjusted:
                     adjusted[node.output[0]] = adjusted[node.output[0]].union(adjusted[operand])
     _widen_truths(graph, adjusted)
-    silent = _fill_zero_ranges(Links(model.graph), adjusted, called)
+    silent = _fill_zero_ranges(Links(model.graph), adjusted, get_source_name)
     still = always_zero(list(silent)) if silent else ()
     unseen = [name for name in silent if name not in still]
     return AdjustedRanges(
-        clip_ranges(adjusted, divided), (*notes, *(silent[n] for n in unseen)), tuple(called(n) for n in unseen)
+        clip_ranges(adjusted, decomposition), (*notes, *(silent[n] for n in unseen)), tuple(get_source_name(n) for n in unseen)
     )
 
 
@@ -153,7 +153,7 @@ def _constants(graph: onnx.GraphProto) -> frozenset[str]:
     return frozenset(i.name for i in graph.initializer) | {n.output[0] for n in graph.node if n.op_type == "Constant"}
 
 
-def _widen_scores(graph: Links, ranges: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
+def _widen_scores(graph: Links, ranges: dict[str, Range], notes: list[str], get_source_name: Callable[[str], str]) -> None:
     """Widen in `ranges` those of scores that reach an output to [0, 1] and those of logits to SCORE_LOGIT; append to `notes`."""
     constants = _constants(graph.graph)
     for node in graph.nodes:
@@ -167,7 +167,7 @@ def _widen_scores(graph: Links, ranges: dict[str, Range], notes: list[str], call
             ranges[node.input[0]] = Range(logits.low, SCORE_LOGIT)
             advice = ". Calibrate with data that holds positives" if logits.high < 0 else ""
             notes.append(
-                f"{called(node.input[0])}: the data's largest logit is {logits.high:.3g}, so no score passes "
+                f"{get_source_name(node.input[0])}: the data's largest logit is {logits.high:.3g}, so no score passes "
                 f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}{advice}"
             )
 
@@ -180,14 +180,15 @@ def _widen_truths(graph: Links, ranges: dict[str, Range]) -> None:
             ranges[node.output[0]] = ranges[node.output[0]].union(Range(0.0, 1.0))
 
 
-def _fill_zero_ranges(graph: Links, ranges: dict[str, Range], called: Callable[[str], str]) -> dict[str, str]:
+def _fill_zero_ranges(graph: Links, ranges: dict[str, Range], get_source_name: Callable[[str], str]) -> dict[str, str]:
     """Give tensors in `ranges` that were always zero the range of an operand, and return a note for each of them by name."""
     silent: dict[str, str] = {}
     nonzero_ranges = {name: r for name, r in ranges.items() if max(-r.low, r.high) > SILENT}
     for name in [i.name for i in graph.graph.input if i.name in ranges and i.name not in nonzero_ranges]:
         ranges[name] = nonzero_ranges[name] = Range(-1.0, 1.0)
         silent[name] = (
-            f"{called(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data"
+            f"{get_source_name(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. "
+            "Calibrate with real data"
         )
     for node in graph.nodes:
         before = next((nonzero_ranges[i] for i in node.input if i in nonzero_ranges), None)
@@ -198,6 +199,6 @@ def _fill_zero_ranges(graph: Links, ranges: dict[str, Range], called: Callable[[
             if name in ranges:
                 ranges[name] = before
                 silent[name] = (
-                    f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]"
+                    f"{get_source_name(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]"
                 )
     return silent

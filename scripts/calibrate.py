@@ -169,13 +169,13 @@ def _calibrate(options: argparse.Namespace, model: NormalModel, data: Samples, m
         [n for n in list_calibrated_tensors(model.proto, model.types) if n not in model.fixed],
         observer=observer,
         numerics=numerics,
-        others={n: numerics.of(codes) for n, codes in network.said_types.items()} if network and numerics else {},
+        others={n: numerics.of(codes) for n, codes in network.requested_types.items()} if network and numerics else {},
         percent=options.percent,
         progress=progress,
         computed_by=model,
-        divided=model.divided,
+        decomposition=model.decomposition,
     )
-    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
+    adjusted = adjust_ranges(model.proto, ranges, model.decomposition, model.name)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
     fields, hardware = _of(options, model, network, adjusted.ranges), chip.name if chip else ""
     parameters = Parameters(observer=label, samples=samples, **fields, hardware=hardware)

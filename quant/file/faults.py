@@ -21,20 +21,20 @@ _LARGEST = float(np.finfo(np.float32).max)
 _OTHER_SCALE = "give one that fits the data, or low and high"
 
 
-def name_faults(source: Source, tensors: Collection[str], allowed: Collection[str], called: Mapping[str, str]) -> list[str]:
+def name_faults(source: Source, tensors: Collection[str], allowed: Collection[str], source_names: Mapping[str, str]) -> list[str]:
     """Return the faults of the tensor names in a file, each a line with its place; empty where there are none.
 
     `source`: the file as read, with its line numbers.
     `tensors`: tensors that must have an entry.
     `allowed`: tensors that may have one.
-    `called`: by tensor, another name that an entry may have instead, which messages use.
+    `source_names`: by tensor, another name that an entry may have instead, which messages use.
     """
     entries = source.data["tensors"]
-    missing = list(dict.fromkeys(called.get(n, n) for n in tensors if {n, called.get(n, n)}.isdisjoint(entries)))
+    missing = list(dict.fromkeys(source_names.get(n, n) for n in tensors if {n, source_names.get(n, n)}.isdisjoint(entries)))
     unknown = list[str]()
     for name in entries:
-        if name not in allowed and name not in called.values():
-            near = suggestion(name, missing or sorted({called.get(n, n) for n in allowed}))
+        if name not in allowed and name not in source_names.values():
+            near = suggestion(name, missing or sorted({source_names.get(n, n) for n in allowed}))
             reason = f"the model has no such tensor{near}; mend or remove its entry"
             unknown.append(source.fault(("tensors", name), reason, at_key=True))
     absent = [

@@ -34,7 +34,7 @@ def read_parameters(
     *,
     tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None = None,
     allowed: Collection[str] | None = None,
-    called: Mapping[str, str] = _AS_THEY_ARE,
+    source_names: Mapping[str, str] = _AS_THEY_ARE,
     layers: Callable[[], Collection[str]] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
@@ -42,7 +42,7 @@ def read_parameters(
 
     `tensors`: tensors that must have an entry, or a function that returns them for the file's repair; None: not checked.
     `allowed`: tensors that may have an entry (default: no others).
-    `called`: by tensor, another name, which messages use and an entry may have instead.
+    `source_names`: by tensor, another name, which messages use and an entry may have instead.
     `layers`: returns the layers that have weights; called last, and only where the file has a section `weights`; None: not
     checked.
     `numerics`: of the machine that must be able to express the scales; None: not checked.
@@ -52,14 +52,14 @@ def read_parameters(
     """
     if path.suffix in SUFFIXES:
         required = tensors(Quantization({})) if callable(tensors) else tensors
-        return _read_encodings_file(path, required or (), called, numerics)
+        return _read_encodings_file(path, required or (), source_names, numerics)
     source = _numbers(read_yaml(path, str(path)))
     if is_dict(source.data) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
     file, faults = _readable(source)
     try:
         repair = None if file.repair is None else repair_of(file.repair, path)
-        faults += _faults_of(file, repair, source, tensors, allowed, called, layers, numerics)
+        faults += _faults_of(file, repair, source, tensors, allowed, source_names, layers, numerics)
     except CompileError:
         if faults:
             raise ConfigError(faults) from None
@@ -106,7 +106,7 @@ def _faults_of(
     source: Source,
     tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None,
     allowed: Collection[str] | None,
-    called: Mapping[str, str],
+    source_names: Mapping[str, str],
     layers: Callable[[], Collection[str]] | None,
     numerics: Numerics | None,
 ) -> list[str]:
@@ -119,7 +119,7 @@ def _faults_of(
         if callable(tensors):
             tensors = tensors(Quantization({}) if repair is None else repair.quantization)
         if tensors is not None:
-            faults += name_faults(source, tensors, tensors if allowed is None else allowed, called)
+            faults += name_faults(source, tensors, tensors if allowed is None else allowed, source_names)
         if layers is not None and source.data.get("weights"):
             faults += layer_faults(file, source, layers())
     if numerics is None:
@@ -138,7 +138,7 @@ def _faults_of(
 
 
 def _read_encodings_file(
-    path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None
+    path: Path, tensors: Collection[str], source_names: Mapping[str, str], numerics: Numerics | None
 ) -> Parameters:
     """Return the parameters of an AIMET file: entries of the required tensors, or all where none is required.
 
@@ -146,7 +146,7 @@ def _read_encodings_file(
     entry.
     """
     entries, types = read_encodings(path, numerics)
-    absent = dict.fromkeys(called.get(n, n) for n in tensors if n not in entries and called.get(n, n) not in entries)
+    absent = dict.fromkeys(source_names.get(n, n) for n in tensors if n not in entries and source_names.get(n, n) not in entries)
     if absent:
         raise ConfigError(
             [
@@ -156,7 +156,7 @@ def _read_encodings_file(
                 for n in absent
             ]
         )
-    required = {*tensors, *(called.get(n, n) for n in tensors)}
+    required = {*tensors, *(source_names.get(n, n) for n in tensors)}
     selected = {n: e for n, e in entries.items() if not tensors or n in required}
     return Parameters(selected, types={n: codes for n, codes in types.items() if n in selected})
 

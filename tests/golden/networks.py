@@ -173,9 +173,9 @@ def update_ranges(network: str) -> None:
         if tensors - entries.keys():
             inputs = {n: model.types[n] for n in to_graph(model).inputs}
             observed_ranges = calibrate(
-                model.proto, random_data(inputs), sorted(tensors), observer="minmax", divided=model.divided
+                model.proto, random_data(inputs), sorted(tensors), observer="minmax", decomposition=model.decomposition
             )
-            adjusted = adjust_ranges(model.proto, observed_ranges, model.divided).ranges
+            adjusted = adjust_ranges(model.proto, observed_ranges, model.decomposition).ranges
             entries.update({t: _round_range(adjusted[t]) for t in tensors - entries.keys()})
     entries = {name: entries[name] for name in sorted(entries)}
     if entries.keys() == known_ranges.keys():

@@ -85,12 +85,14 @@ def test_a_machine_that_names_none_takes_none_apart(tmp_path: Path) -> None:
 def test_steps_are_a_sound_model_that_says_the_same(tmp_path: Path) -> None:
     for graph, kinds in ((SOFTMAX, "ReduceMax Sub Exp ReduceMean Mul Reciprocal Mul"), (NORM, None)):
         model = load_model(save_model(graph, tmp_path)[0])
-        divided = decompose_model(model, EDGE16.chip)
-        assert not verify(divided.graph) and not verify(to_graph(divided))
-        assert kinds is None or " ".join(n.op.op_type for n in divided.graph.nodes) == kinds
-        assert {n.sources for n in divided.graph.nodes} == {n.sources for n in model.graph.nodes}
+        decomposed_model = decompose_model(model, EDGE16.chip)
+        assert not verify(decomposed_model.graph) and not verify(to_graph(decomposed_model))
+        assert kinds is None or " ".join(n.op.op_type for n in decomposed_model.graph.nodes) == kinds
+        assert {n.sources for n in decomposed_model.graph.nodes} == {n.sources for n in model.graph.nodes}
         x = np.random.default_rng(0).normal(0, 3, model.types["x"].shape).astype(np.float32)
-        both = [onnxruntime.InferenceSession(m.proto.SerializeToString()).run(["y"], {"x": x})[0] for m in (model, divided)]
+        both = [
+            onnxruntime.InferenceSession(m.proto.SerializeToString()).run(["y"], {"x": x})[0] for m in (model, decomposed_model)
+        ]
         assert np.abs(np.subtract(*map(np.asarray, both))).max() < 1e-5
 
 

@@ -129,8 +129,8 @@ def test_every_number_that_masks_masks_alike(form: str, tmp_path: Path) -> None:
         lows = lows[:-1]  # 0 times infinity is no number
     if form == "padded":
         lows = lows[2:]  # a Pad's value is kept as any number down to -1000
-    found = [quality(form, low, "edge16", tmp_path) for low in lows]
-    assert min(found) >= max(found[lows.index(-1e4)] - 0.5, 28.0), found
+    levels_db = [quality(form, low, "edge16", tmp_path) for low in lows]
+    assert min(levels_db) >= max(levels_db[lows.index(-1e4)] - 0.5, 28.0), levels_db
 
 
 @pytest.mark.parametrize("hw, least", [("ws8_pow2", 24.0), ("wide32_w4a16", 22.0)])
@@ -273,7 +273,7 @@ def test_masked_steps_of_a_sequence_share_one_range(all_observers: bool) -> None
     nodes = [node("Add", "s m", "a"), node("Softmax", "a", "y"), node("Add", "t n", "b"), node("Softmax", "b", "z")]
     proto = model(nodes, {name: [1, 4] for name in "smtn"}, ["y", "z"])
     step = ClippedRange(-np.inf, np.inf, "step")
-    divided = _Steps(proto, {"a": step, "b": step})
+    decomposition = _Steps(proto, {"a": step, "b": step})
     sample = {
         "s": np.array([[1, 2, 3, 4]], np.float32),
         "m": np.array([[0, 0, 0, -1e9]], np.float32),
@@ -281,12 +281,12 @@ def test_masked_steps_of_a_sequence_share_one_range(all_observers: bool) -> None
         "n": np.zeros((1, 4), np.float32),
     }
     if all_observers:
-        observed = observe_all(proto, [sample], ["a", "b"], divided=divided)
+        observed = observe_all(proto, [sample], ["a", "b"], decomposition=decomposition)
         ranges = observed.ranges("minmax", load_machine("edge16").chip.numerics)
     else:
-        ranges = calibrate(proto, [sample], ["a", "b"], divided=divided)
+        ranges = calibrate(proto, [sample], ["a", "b"], decomposition=decomposition)
     assert ranges["a"] == ranges["b"] == Range(-1e9, 9)
     masking = Masking(Range(-1e9, 9), 3.0 - MASK_MARGIN)
     assert ranges["a"].masking == ranges["b"].masking == masking
-    adjusted = adjust_ranges(proto, ranges, divided).ranges
+    adjusted = adjust_ranges(proto, ranges, decomposition).ranges
     assert adjusted["a"] == adjusted["b"] == Range(3.0 - MASK_MARGIN, 9)

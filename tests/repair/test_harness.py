@@ -147,8 +147,8 @@ def test_probabilities_are_judged_by_their_logarithms(form: tuple[str, str, str]
     for tail in (("l", "y = Softmax <axis=-1> (l)"), ("y", "")):
         net = network(text.format(*tail), weights, tmp_path)
         if steps:
-            divided = decompose_model(net.model, net.chip)
-            net = replace(net, model=divided, selection=select_model(divided, net.machine))
+            decomposed_model = decompose_model(net.model, net.chip)
+            net = replace(net, model=decomposed_model, selection=select_model(decomposed_model, net.machine))
         ranges = {n: Range(2 * r.low, 2 * r.high) for n, r in plain(net, drawn).ranges.items() if isinstance(r, Range)}
         levels_db.append(OutputEvaluator(drawn).verdict(net, Quantization(ranges)).decibels)
     probabilities, logits = levels_db

@@ -131,7 +131,9 @@ def test_new_ranges_of_what_a_model_leaves_in_float_have_room(tmp_path: Path) ->
     model = decompose_for_types(load_model(tmp_path / "m.onnx"), machine.chip, (), (), {})
     network = Network(model, select_model(model, machine), machine)
     peak = max(float(s["x"].max()) for s in samples)
-    before = Quantization(network.get_model_ranges(network.said_types), file_weights=model.stored, types=network.said_types)
+    before = Quantization(
+        network.get_model_ranges(network.requested_types), file_weights=model.stored, types=network.requested_types
+    )
     for outcome in (
         apply_factors(network, before, {}, (), "", samples, nothing),
         choose_observers(network, before, samples, nothing),

@@ -122,7 +122,9 @@ def test_tensors_are_measured_where_that_is_dear_but_no_norm_is_at_fault(tmp_pat
     network = open_network(write_network(tmp_path, CANCEL))
     with np.load(tmp_path / "data.npz") as arrays:
         samples = [{"x": x, "u": u} for x, u in zip(arrays["x"][:24], arrays["u"][:24], strict=True)]
-    ranges = calibrate(network.model.proto, samples, network.tensors, computed_by=network.model, divided=network.model.divided)
+    ranges = calibrate(
+        network.model.proto, samples, network.tensors, computed_by=network.model, decomposition=network.model.decomposition
+    )
     before = Quantization({**ranges, **network.get_model_ranges({})})
     outcome = solve_types(network, before, samples, nothing, dear_macs=0)
     assert "r" in outcome.quantization.types and outcome.gains[0].layer == "r"
@@ -139,7 +141,9 @@ def test_ranges_that_an_earlier_step_measured_stay_beside_wider_ones(tmp_path: P
     network = open_network(write_network(tmp_path, NORM))
     with np.load(tmp_path / "data.npz") as arrays:
         samples = [{"x": x} for x in arrays["x"][:24]]
-    ranges = calibrate(network.model.proto, samples, network.tensors, computed_by=network.model, divided=network.model.divided)
+    ranges = calibrate(
+        network.model.proto, samples, network.tensors, computed_by=network.model, decomposition=network.model.decomposition
+    )
     before = Quantization({**ranges, **network.get_model_ranges({})})
     marked = Range(-77.0, 77.0)
     outcome = solve_types(
@@ -157,7 +161,9 @@ def open_stream(tmp_path: Path, max_slowdown: float) -> tuple[Network, Quantizat
     network = replace(open_network(write_network(tmp_path, STREAM)), max_slowdown=max_slowdown)
     with np.load(tmp_path / "data.npz") as arrays:
         samples = [{"x": x} for x in arrays["x"][:24]]
-    ranges = calibrate(network.model.proto, samples, network.tensors, computed_by=network.model, divided=network.model.divided)
+    ranges = calibrate(
+        network.model.proto, samples, network.tensors, computed_by=network.model, decomposition=network.model.decomposition
+    )
     return network, Quantization({**ranges, **network.get_model_ranges({})}), samples
 
 

@@ -176,7 +176,7 @@ def test_what_a_node_says_against_itself(changed: dict[str, Any], reason: str, t
         if tensor.name in shapes:
             tensor.CopyFrom(numpy_helper.from_array(np.zeros(shapes[tensor.name], np.float32), tensor.name))
     onnx.save(proto, tmp_path / "m.onnx")
-    divided = decompose_model(load_model(tmp_path / "m.onnx"), load_chip("transformer64"))
-    assert divided.reasons_undivided == {"cell": reason}
+    decomposed_model = decompose_model(load_model(tmp_path / "m.onnx"), load_chip("transformer64"))
+    assert decomposed_model.reasons_undivided == {"cell": reason}
     with pytest.raises(ToolchainError):
         build(tmp_path / "m.onnx", BuildOptions("transformer64"))

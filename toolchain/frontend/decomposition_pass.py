@@ -49,8 +49,10 @@ def apply_decompositions(
                 types[name] = step_type
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
-    divided = replace(
+    decomposed_model = replace(
         model, graph=eliminate_dead_code(graph), undivided=model, inner=inner, finest=finest, first=first, made_of=made_of
     )
     names = {**model.source_name_by_tensor, **repeated}
-    return replace(divided, repeated={**model.repeated, **repeated}, source_name_by_tensor=names, steps_error=steps_error)
+    return replace(
+        decomposed_model, repeated={**model.repeated, **repeated}, source_name_by_tensor=names, steps_error=steps_error
+    )

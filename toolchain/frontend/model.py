@@ -125,7 +125,7 @@ class NormalModel:
         return to_proto(self.graph, self.opset, list_product_weights(self.graph))
 
     @property
-    def divided(self) -> DecomposedModel | None:
+    def decomposition(self) -> DecomposedModel | None:
         """The model before decomposition and the clipped ranges, for calibration.
 
         None where nothing was decomposed and no tensor has a clipped or shared range.

@@ -222,7 +222,7 @@ class AdviceTrials:
                 numerics=numerics,
                 others=others,
                 computed_by=model,
-                divided=model.divided,
+                decomposition=model.decomposition,
             )
         kept_tensors = {*network.tensors, *network.selection.file_ranges}
         held_ranges = {n: r for n, r in ranges.items() if n in kept_tensors}

@@ -48,13 +48,13 @@ def decompose_model(
             native_nodes,
             model.plugin_nodes,
         )
-        divided = replace(_replace_by_steps(model, divisions.steps), reasons_undivided=dict(divisions.reasons_undivided))
+        decomposed_model = replace(_replace_by_steps(model, divisions.steps), reasons_undivided=dict(divisions.reasons_undivided))
         if not divisions.steps:
-            return divided
-        each_step = replace(divided, plugin_nodes={})  # so that a step of the host does not take the others with it
+            return decomposed_model
+        each_step = replace(decomposed_model, plugin_nodes={})  # so that a step of the host does not take the others with it
         failed = _find_failures(select_graph(each_step, chip, host_nodes), divisions.steps, model.plugin_nodes)
         if not failed:
-            return divided
+            return decomposed_model
         reasons_undivided = {**divisions.reasons_undivided, **failed}
 
 

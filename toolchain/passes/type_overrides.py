@@ -132,15 +132,15 @@ def decompose_for_types(
     `file_types`: types of a parameters file by tensor.
     """
     model = copy_rounded_functions(model, chip)
-    divided = decompose_model(model, chip, host_nodes)
-    if divided.undivided is None or len(chip.code_types) == 1:
-        return divided
+    decomposed_model = decompose_model(model, chip, host_nodes)
+    if decomposed_model.undivided is None or len(chip.code_types) == 1:
+        return decomposed_model
     computed = [one for one in overrides if one.rpartition("=")[2] in chip.code_types]
-    outputs = [n for node in divided.graph.nodes for n in node.outputs if n]
-    override_names = _OverrideNames(divided, chip, (*divided.inputs, *outputs), {}, {})
+    outputs = [n for node in decomposed_model.graph.nodes for n in node.outputs if n]
+    override_names = _OverrideNames(decomposed_model, chip, (*decomposed_model.inputs, *outputs), {}, {})
     type_overrides, _ = _resolve_all(override_names, computed)  # faults are told where it is known what is held
     finest = max(codes.bits for codes in chip.operand_types)
-    types = {**divided.in_all_shapes(file_types), **type_overrides.tensors}
+    types = {**decomposed_model.in_all_shapes(file_types), **type_overrides.tensors}
     fine = {name for name, codes in types.items() if codes.bits >= finest}
     return decompose_model(model, chip, host_nodes, fine | _list_rounded_tensors(model, finest))
 
@@ -154,15 +154,17 @@ def decompose_again(model: NormalModel, chip: Chip, host_nodes: Collection[str],
     fine = {name for name, codes in types.items() if codes.bits >= finest}
     if model.undivided is None or not fine:
         return model
-    divided = decompose_model(model.undivided, chip, host_nodes, fine | _list_rounded_tensors(model.undivided, finest))
-    if divided.types.keys() == model.types.keys():
+    decomposed_model = decompose_model(model.undivided, chip, host_nodes, fine | _list_rounded_tensors(model.undivided, finest))
+    if decomposed_model.types.keys() == model.types.keys():
         return model
     return replace(
-        divided,
+        decomposed_model,
         states=model.states,
         states_asked=model.states_asked,
         states_likely=model.states_likely,
-        twin_by_tensor={t: twin for t, twin in model.twin_by_tensor.items() if t in divided.types and twin in divided.types},
+        twin_by_tensor={
+            t: twin for t, twin in model.twin_by_tensor.items() if t in decomposed_model.types and twin in decomposed_model.types
+        },
     )
 
 

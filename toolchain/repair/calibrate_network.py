@@ -211,15 +211,15 @@ def _refit(
     else:
         adjusted = measure(samples)
         ranges, unseen = {**adjusted.ranges, **network.selection.file_ranges}, tuple(n for n in unseen if n in adjusted.unseen)
-    found = replace(chosen, ranges=ranges)
+    remeasured = replace(chosen, ranges=ranges)
     try:
-        if found.offsets:
-            found = offset_zero_points(network, replace(found, offsets={}), (), progress).quantization
-        network.integer(found)
+        if remeasured.offsets:
+            remeasured = offset_zero_points(network, replace(remeasured, offsets={}), (), progress).quantization
+        network.integer(remeasured)
     except CompileError as fault:
-        said = f"ranges stay those of {format_count(done.samples or 0, 'sample')}, without those that judge: {fault}"
-        return replace(done, notes=(*done.notes, said), judged=done)
-    return replace(done, quantization=found, samples=Fold.of(samples).size, unseen=unseen, judged=done)
+        note = f"ranges stay those of {format_count(done.samples or 0, 'sample')}, without those that judge: {fault}"
+        return replace(done, notes=(*done.notes, note), judged=done)
+    return replace(done, quantization=remeasured, samples=Fold.of(samples).size, unseen=unseen, judged=done)
 
 
 def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
@@ -246,12 +246,12 @@ def load_quantization(network: Network, file: Path) -> CalibratedNetwork:
         file,
         tensors=list_repaired_tensors,
         allowed=known_names,
-        called=network.model.source_name_by_tensor,
+        source_names=network.model.source_name_by_tensor,
         layers=lambda: [n.name for n in changed.weighted],
         numerics=network.chip.numerics,
     ).quantization
     named, kinds = network.model.in_all_shapes(file_quantization.ranges), network.model.in_all_shapes(file_quantization.types)
-    measured = clip_ranges({name: named[name] for name in tensors}, changed.model.divided)
+    measured = clip_ranges({name: named[name] for name in tensors}, changed.model.decomposition)
     types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
     ranges = {**_in_types(measured, kinds, types, network.chip.numerics), **changed.get_model_ranges(types)}
     weights = {**file_quantization.weight_types, **network.weight_types}
@@ -308,7 +308,7 @@ def reuse_quantization(network: Network, other: CalibratedNetwork) -> Calibrated
             f"tensor {missing!r} is none of the entry's that was calibrated, since what is folded depends on the shapes; "
             f"build it into a file of its own, or give --quant FILE with a range of it"
         )
-    types = {**other.quantization.types, **changed.said_types}
+    types = {**other.quantization.types, **changed.requested_types}
     ranges = {**{name: range_by_tensor[name] for name in changed.tensors}, **changed.get_model_ranges(types)}
     weights = {**other.quantization.weight_types, **changed.weight_types}
     quantization = replace(
@@ -373,7 +373,11 @@ def _always_zero(model: NormalModel, tensors: Sequence[str]) -> set[str]:
     for magnitude in _MAGNITUDES:
         try:
             ranges = calibrate(
-                model.proto, random_data(inputs, magnitude=magnitude), pending, computed_by=model, divided=model.divided
+                model.proto,
+                random_data(inputs, magnitude=magnitude),
+                pending,
+                computed_by=model,
+                decomposition=model.decomposition,
             )
         except CompileError:  # an index beyond its table, a number beyond float32
             continue
@@ -387,7 +391,7 @@ def _calibrate_ranges(
     network: Network, samples: Iterable[Sample], observer: ObserverName | Literal["auto"] | None, progress: Progress
 ) -> CalibratedNetwork:
     """Return the network with calibrated ranges and no repair. `auto` counts as the machine's own observer here."""
-    numerics, sample_count, types = network.chip.numerics, 0, network.said_types
+    numerics, sample_count, types = network.chip.numerics, 0, network.requested_types
     model_ranges = network.get_model_ranges(types)
 
     def step(done: int, total: int | None) -> None:
@@ -411,9 +415,9 @@ def _calibrate_ranges(
         others={name: numerics.of(codes) for name, codes in types.items()},
         progress=step,
         computed_by=model,
-        divided=model.divided,
+        decomposition=model.decomposition,
     )
-    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name, partial(_always_zero, model))
+    adjusted = adjust_ranges(model.proto, ranges, model.decomposition, model.name, partial(_always_zero, model))
     ranges = add_room(adjusted.ranges, network, types)
     quantization = replace(quantization, ranges={**ranges, **model_ranges})
     return CalibratedNetwork(network, _of_model(quantization, model), sample_count, adjusted.notes, adjusted.unseen, chosen)

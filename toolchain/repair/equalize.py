@@ -135,10 +135,10 @@ def apply_factors(
             numerics=numerics,
             progress=lambda done, total: progress("ranges of channels", done, total),
             computed_by=scaled.model,
-            divided=scaled.model.divided,
+            decomposition=scaled.model.decomposition,
         )
-        adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.divided, scaled.model.name)
-        return replace(adjusted, ranges=add_room(adjusted.ranges, scaled, scaled.said_types))
+        adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.decomposition, scaled.model.name)
+        return replace(adjusted, ranges=add_room(adjusted.ranges, scaled, scaled.requested_types))
 
     adjusted = measure(samples)
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
@@ -197,7 +197,7 @@ def channel_peaks(network: Network, groups: Sequence[Group], samples: Iterable[S
         sinks,
         progress=lambda done, total: progress("channels", done, total),
         computed_by=model,
-        divided=model.divided,
+        decomposition=model.decomposition,
     )
     return {name: sink.peaks for name, sink in sinks.items() if sink.peaks is not None}
 

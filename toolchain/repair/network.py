@@ -96,7 +96,7 @@ class Network:
         return sorted({*self.chip_tensors} - self.selection.file_ranges.keys())
 
     @property
-    def said_types(self) -> dict[str, CodeType]:
+    def requested_types(self) -> dict[str, CodeType]:
         """Return the types that are given for the model's tensors: first those of the model, then the type overrides."""
         return {**self.selection.types, **self.types}
 
@@ -104,7 +104,7 @@ class Network:
     def code_types(self) -> dict[str, CodeType]:
         """Return the type of codes of each model tensor that the chip holds, whichever source decides it; of several the
         widest."""
-        types = assign_types(self.graph, self.chip, self.said_types)
+        types = assign_types(self.graph, self.chip, self.requested_types)
         tensor_by_name = {name: origin.tensor for name, origin in self.graph.origins.items() if origin.layout != INNER}
         type_by_tensor: dict[str, CodeType] = {}
         for name, tensor in tensor_by_name.items():
@@ -197,7 +197,7 @@ class Network:
         Operators that are computed in steps get the steps that codes of this type take. Tensors that the model lacks are passed
         over.
         """
-        type_by_tensor = self.said_types
+        type_by_tensor = self.requested_types
         more = {n: codes for n, codes in types.items() if n in self.model.types and type_by_tensor.get(n) is not codes}
         if not more:
             return self

@@ -64,7 +64,7 @@ def _observe(network: Network, samples: Iterable[Sample], progress: Progress) ->
         network.tensors,
         progress=lambda done, total: progress("observe", done, total),
         computed_by=model,
-        divided=model.divided,
+        decomposition=model.decomposition,
     )
 
 
@@ -72,8 +72,8 @@ def _adjusted(network: Network, seen: ObservedRanges, chosen: Choice) -> Adjuste
     """Return the ranges that the chosen observers give, adjusted as calibration does."""
     model = network.model
     ranges = _mix_ranges({o: seen.ranges(o, network.chip.numerics) for o in set(chosen.values())}, chosen)
-    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
-    return replace(adjusted, ranges=add_room(adjusted.ranges, network, network.said_types))
+    adjusted = adjust_ranges(model.proto, ranges, model.decomposition, model.name)
+    return replace(adjusted, ranges=add_room(adjusted.ranges, network, network.requested_types))
 
 
 def _mix_ranges(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
@@ -139,9 +139,9 @@ class _Search:
         self._trials += 1
         self.progress("choose ranges", self._trials, TRIALS)
         model = self.network.model
-        adjusted = adjust_ranges(model.proto, _mix_ranges(ranges, chosen), model.divided).ranges
+        adjusted = adjust_ranges(model.proto, _mix_ranges(ranges, chosen), model.decomposition).ranges
         try:
-            roomy = add_room(adjusted, self.network, self.network.said_types)
+            roomy = add_room(adjusted, self.network, self.network.requested_types)
             trial_ranges = {**roomy, **self.network.selection.file_ranges}
             return self.judge.verdict(self.network, replace(self.before, ranges=trial_ranges)).decibels
         except CompileError:  # the machine cannot express these

@@ -276,7 +276,7 @@ def _compose(network: Network, quantization: Quantization, remeasure: Measure) -
     widened = network.with_types(quantization.types)
 
     def measure(samples: Iterable[Sample]) -> AdjustedRanges:
-        adjusted, ranges = remeasure(samples), measure_ranges_of_types(widened, widened.said_types, samples)
+        adjusted, ranges = remeasure(samples), measure_ranges_of_types(widened, widened.requested_types, samples)
         earlier = {n: r for n, r in adjusted.ranges.items() if n in widened.tensors and n not in quantization.types}
         return replace(adjusted, ranges={**ranges, **earlier})
 

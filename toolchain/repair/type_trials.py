@@ -58,7 +58,7 @@ class TypeTrials:
         """
         if self._order:
             network = self._widen(len(self._order))
-            self._ranges = measure_ranges_of_types(network, network.said_types, samples, few_runs=few_runs)
+            self._ranges = measure_ranges_of_types(network, network.requested_types, samples, few_runs=few_runs)
 
     def quantize(self, count: int) -> Quantization:
         """Return the quantization with wider codes for the first `count` groups. Raise CompileError where the machine has
@@ -67,7 +67,7 @@ class TypeTrials:
         wider = [n for n in network.types if n not in self._network.types]
         ranges = {**self._ranges, **self._before.ranges, **{n: self._ranges[n] for n in wider if n in self._ranges}}
         range_by_tensor = {n: r for n, r in ranges.items() if n in {*network.tensors}} | network.get_model_ranges(
-            network.said_types
+            network.requested_types
         )
         types = {**self._before.types, **{n: network.types[n] for n in wider}}
         chosen = replace(self._before, ranges=range_by_tensor, types=types)
@@ -215,10 +215,10 @@ def measure_ranges_of_types(
         numerics=numerics,
         others={name: numerics.of(codes) for name, codes in types.items()},
         computed_by=model,
-        divided=model.divided,
+        decomposition=model.decomposition,
         few_runs=few_runs,
     )
-    return adjust_ranges(model.proto, ranges, model.divided, model.name).ranges
+    return adjust_ranges(model.proto, ranges, model.decomposition, model.name).ranges
 
 
 def get_operator(model: NormalModel, tensor: str) -> str:

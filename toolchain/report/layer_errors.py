@@ -102,8 +102,8 @@ class ErrorNetwork:
     def masks(self) -> frozenset[str]:
         """Return the tensors of the model, before operators are decomposed, in which minus infinity stands for a masked
         value."""
-        divided = self.model.divided
-        return find_masked_tensors(self.model.proto if divided is None else divided.original_model)
+        decomposition = self.model.decomposition
+        return find_masked_tensors(self.model.proto if decomposition is None else decomposition.original_model)
 
     @cached_property
     def made_by_host(self) -> frozenset[str]:
@@ -197,7 +197,7 @@ def measure_layers(network: ErrorNetwork, samples: Iterable[tuple[Sample, Codes]
     names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
     sinks = {name: _Sink(name, state) for name in names}
     model = network.model
-    observe(model.proto, state.yield_samples(samples), sinks, computed_by=model, few_runs=True, divided=model.divided)
+    observe(model.proto, state.yield_samples(samples), sinks, computed_by=model, few_runs=True, decomposition=model.decomposition)
     return measurements
 
 
