@@ -66,9 +66,9 @@ WINDOWS = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_convolutions_run_on_the_chip(name: str, tmp_path: Path) -> None:
     inputs, attributes = WINDOWS[name]
-    said = f"<{attributes}>" if attributes else ""
+    attribute_text = f"<{attributes}>" if attributes else ""
     operands = ", ".join(part.split()[1] for part in inputs.split(", "))
-    path = save(model(f"({inputs}) => (float[] y) {{ y = Conv{said}({operands}) }}"), tmp_path)
+    path = save(model(f"({inputs}) => (float[] y) {{ y = Conv{attribute_text}({operands}) }}"), tmp_path)
     assert not verify(check_same(path).graph)
     built = against_file(path)
     assert {node["engine"] for node in built.figures["nodes"]}.isdisjoint({"host"}) and built.figures["macs"] > 0
@@ -101,8 +101,8 @@ SCATTERS = {
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scattered_updates_run_on_the_chip(name: str, tmp_path: Path) -> None:
     inputs, places, operator, attributes = SCATTERS[name]
-    said = f"<{attributes}>" if attributes else ""
-    body = f"{places} a = Relu(x) b = Relu(z) y = {operator}{said}(a, i, b)"
+    attribute_text = f"<{attributes}>" if attributes else ""
+    body = f"{places} a = Relu(x) b = Relu(z) y = {operator}{attribute_text}(a, i, b)"
     path = save(model(f"({inputs}) => (float[] y) {{ {body} }}"), tmp_path)
     assert not verify(check_same(path).graph)
     assert "host" not in {node["engine"] for node in against_file(path).figures["nodes"]}

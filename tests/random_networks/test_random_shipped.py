@@ -212,16 +212,16 @@ def allow_source_error(name: str, built: Build, proto: onnx.ModelProto) -> float
 
 def behind_tables(graph: Graph, proto: onnx.ModelProto) -> set[str]:
     """Return the tensors that interpolated tables make, and what chip or host compute of them, by the model's names too."""
-    found: set[str] = set()
+    tensors: set[str] = set()
     for node in graph.nodes:
         table = isinstance(node.op, Lookup) and graph.types[node.outputs[0]].dtype == "int16"
-        if table or found & set(node.inputs):
-            found.update(node.outputs)
-    found |= {graph.origins[n].tensor for n in found if n in graph.origins}
+        if table or tensors & set(node.inputs):
+            tensors.update(node.outputs)
+    tensors |= {graph.origins[n].tensor for n in tensors if n in graph.origins}
     for node in proto.graph.node:
-        if found & set(node.input):
-            found.update(node.output)
-    return found
+        if tensors & set(node.input):
+            tensors.update(node.output)
+    return tensors
 
 
 def lost_roundings(proto: onnx.ModelProto, samples: list[dict[str, np.ndarray]]) -> dict[str, float]:
@@ -234,19 +234,19 @@ def lost_roundings(proto: onnx.ModelProto, samples: list[dict[str, np.ndarray]])
 
 def _clipped(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Each rounding as a Clip."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
+    clipped_model = onnx.ModelProto()
+    clipped_model.CopyFrom(proto)
     values = {w.name: numpy_helper.to_array(w) for w in proto.graph.initializer}
     sources = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "QuantizeLinear"}
-    for node in made.graph.node:
+    for node in clipped_model.graph.node:
         if node.op_type != "DequantizeLinear":
             continue
         x, (scale, zero) = sources[node.input[0]], (values[n] for n in node.input[1:])
         ends = [(end - float(zero)) * float(scale) for end in (np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max)]
         names = [f"{node.output[0]}/{end}" for end in ("low", "high")]
-        made.graph.initializer.extend(numpy_helper.from_array(np.array(e, np.float32), n) for e, n in zip(ends, names))
+        clipped_model.graph.initializer.extend(numpy_helper.from_array(np.array(e, np.float32), n) for e, n in zip(ends, names))
         node.CopyFrom(helper.make_node("Clip", [x, *names], list(node.output)))
-    return made
+    return clipped_model
 
 
 def _more(

@@ -50,13 +50,13 @@ def built(model: Path, x: Array, **options: Any) -> Build:
     return build(model, BuildOptions("edge16", calibration=data, **options))
 
 
-def decibels(model: Path, made: Build, x: Array) -> float:
+def decibels(model: Path, model_build: Build, x: Array) -> float:
     """Of the file that is written, against float, over these samples."""
     import onnxruntime
 
-    session, chip = onnxruntime.InferenceSession(model), Session(made.container, backend="reference")
-    real, own = (np.stack([np.asarray(run.run(None, {"x": s[None]})[0]) for s in x]) for run in (session, chip))
-    return float(10 * np.log10(np.square(real).sum() / np.square(real - own).sum()))
+    session, chip = onnxruntime.InferenceSession(model), Session(model_build.container, backend="reference")
+    real, integer = (np.stack([np.asarray(run.run(None, {"x": s[None]})[0]) for s in x]) for run in (session, chip))
+    return float(10 * np.log10(np.square(real).sum() / np.square(real - integer).sum()))
 
 
 @pytest.mark.parametrize("effort", ["none", "fast"])
@@ -69,26 +69,30 @@ def test_the_order_of_samples_changes_nothing(effort: str, model: Path) -> None:
 
 @pytest.mark.parametrize(("gate", "judged"), [(OPEN, ("calibration", 4)), (Gate(min_sqnr=1.0), ("held out", 6))], ids=str)
 def test_nothing_is_held_out_where_nothing_judges(gate: Gate, judged: tuple[str, int], model: Path) -> None:
-    made = built(model, clips(24, 2), repair="none", gate=gate)
-    assert made.figures["calibration_samples"] == 24
-    assert (made.figures["judged_on"], made.figures["judged_samples"]) == judged
+    model_build = built(model, clips(24, 2), repair="none", gate=gate)
+    assert model_build.figures["calibration_samples"] == 24
+    assert (model_build.figures["judged_on"], model_build.figures["judged_samples"]) == judged
 
 
 @pytest.mark.parametrize("loud", [1, 2])
 def test_rare_samples_are_in_what_is_written_wherever_they_lie(loud: int, model: Path) -> None:
     x = clips(24, loud)
     others = np.concatenate([clips(6, 0, seed=8), clips(6, 6, seed=9)])
-    whole = decibels(model, built(model, x, repair="none"), others)
-    made = built(model, x[np.roll(np.arange(24), -7)], repair="fast")
-    assert decibels(model, made, others) > whole - 1
-    assert not [w for w in made.warnings if "outside" in w or "clipped" in w]
+    all_db = decibels(model, built(model, x, repair="none"), others)
+    model_build = built(model, x[np.roll(np.arange(24), -7)], repair="fast")
+    assert decibels(model, model_build, others) > all_db - 1
+    assert not [w for w in model_build.warnings if "outside" in w or "clipped" in w]
 
 
 def test_what_is_judged_saw_none_of_the_samples_that_judge(model: Path) -> None:
-    made = built(model, clips(24, 0), repair="fast")
-    assert (made.figures["judged_on"], made.figures["judged_samples"], made.figures["calibration_samples"]) == ("held out", 4, 24)
-    said = "the file has ranges of all 24 samples; figures against float are of the same choices with those of 20"
-    assert any(note.startswith(said) for note in made.notes)
+    model_build = built(model, clips(24, 0), repair="fast")
+    assert (
+        model_build.figures["judged_on"],
+        model_build.figures["judged_samples"],
+        model_build.figures["calibration_samples"],
+    ) == ("held out", 4, 24)
+    beginning = "the file has ranges of all 24 samples; figures against float are of the same choices with those of 20"
+    assert any(note.startswith(beginning) for note in model_build.notes)
 
 
 def test_choices_stay_and_ranges_are_of_all_samples(tmp_path: Path) -> None:
@@ -96,15 +100,18 @@ def test_choices_stay_and_ranges_are_of_all_samples(tmp_path: Path) -> None:
     drawn = samples((1, 3, 8, 8), 24)
     drawn[5] = {"x": 3 * drawn[5]["x"]}
     dealt = hold_out(drawn, lambda _: 4)
-    held = [*dealt.held]
-    seen = [s for s in dealt.seen if not np.array_equal(s["x"], drawn[5]["x"])]
-    found = calibrate_network(net, seen, None, "fast", nothing, [*seen, drawn[5], *held])
-    judged = found.judged
-    assert isinstance(judged, CalibratedNetwork) and found.tried == judged.tried and any(t.is_kept for t in found.tried)
-    assert (found.samples, judged.samples) == (24, 19)
-    ends = [q.quantization.ranges["x"] for q in (found, judged)]
+    judging = [*dealt.held]
+    calibrating = [s for s in dealt.seen if not np.array_equal(s["x"], drawn[5]["x"])]
+    calibrated = calibrate_network(net, calibrating, None, "fast", nothing, [*calibrating, drawn[5], *judging])
+    judged = calibrated.judged
+    assert isinstance(judged, CalibratedNetwork) and calibrated.tried == judged.tried and any(t.is_kept for t in calibrated.tried)
+    assert (calibrated.samples, judged.samples) == (24, 19)
+    ends = [q.quantization.ranges["x"] for q in (calibrated, judged)]
     assert all(isinstance(r, Range) for r in ends) and ends[0].high > 1.5 * ends[1].high  # type: ignore[union-attr]
-    assert found.quantization.layers is judged.quantization.layers and found.quantization.factors is judged.quantization.factors
+    assert (
+        calibrated.quantization.layers is judged.quantization.layers
+        and calibrated.quantization.factors is judged.quantization.factors
+    )
 
 
 @pytest.mark.parametrize("count", [17, 20, 24, 64, 200])
@@ -112,19 +119,19 @@ def test_strata_are_of_magnitude(count: int) -> None:
     """Never the largest sample; small and large ones."""
     x = np.random.default_rng(count).permutation(count).astype(np.float32)
     dealt = hold_out([{"x": np.full((1, 2), v)} for v in x], count_judges)
-    held = sorted(float(s["x"].max()) for s in dealt.held)
-    assert len(held) == count_judges(count) and held[-1] < count - 1
-    assert len(held) == 1 or (held[0] < count / 3 and held[-1] > 2 * count / 3)
-    assert {int(x[i]) for i in dealt.indices} == {int(v) for v in held}
+    magnitudes = sorted(float(s["x"].max()) for s in dealt.held)
+    assert len(magnitudes) == count_judges(count) and magnitudes[-1] < count - 1
+    assert len(magnitudes) == 1 or (magnitudes[0] < count / 3 and magnitudes[-1] > 2 * count / 3)
+    assert {int(x[i]) for i in dealt.indices} == {int(v) for v in magnitudes}
 
 
 def pictures(count: int, seed: int = 0) -> list[Array]:
     """float32[1, 3, 32, 32] each, smooth, as photographs are."""
-    rng, found = np.random.default_rng(seed), list[Array]()
+    rng, arrays = np.random.default_rng(seed), list[Array]()
     for _ in range(count):
         x = rng.standard_normal((1, 3, 32, 32)).cumsum(2).cumsum(3)
-        found.append((x / np.abs(x).max()).astype(np.float32))
-    return found
+        arrays.append((x / np.abs(x).max()).astype(np.float32))
+    return arrays
 
 
 def groups_of(arrays: list[Array]) -> list[int]:
@@ -196,9 +203,9 @@ def test_near_copies_are_on_one_side_where_that_can_be() -> None:
 
 def test_judging_on_copies_is_a_warning(model: Path) -> None:
     x = np.repeat(clips(1, 0), 24, 0)
-    told = "judged on 4 samples, among which are 4 near-copies of samples calibrated on"
-    made = built(model, x, repair="fast")
-    assert made.figures["near_copies_judged"] == 4 and [w for w in made.warnings if w.startswith(told)]
+    beginning = "judged on 4 samples, among which are 4 near-copies of samples calibrated on"
+    model_build = built(model, x, repair="fast")
+    assert model_build.figures["near_copies_judged"] == 4 and [w for w in model_build.warnings if w.startswith(beginning)]
     assert not [w for w in built(model, clips(24, 0), repair="fast").warnings if "near-cop" in w]
 
 
@@ -206,10 +213,10 @@ def test_what_few_samples_alone_reach_is_not_clipped() -> None:
     """By an observer that is chosen by what others gain: of 40 samples eight are few, of 12 three."""
     for count, few, clipped in ((40, 8, 9), (12, 3, 4)):
         for loud, high in ((few, 9.0), (clipped, 4.0)):
-            seen = MinMax()
+            observer = MinMax()
             for i in range(count):
-                seen.update(np.array([-1.0, 9.0 if i < loud else 2.0]))
-            assert seen.with_rare_ends(Range(-1.0, 4.0)).high == high
+                observer.update(np.array([-1.0, 9.0 if i < loud else 2.0]))
+            assert observer.with_rare_ends(Range(-1.0, 4.0)).high == high
 
 
 def test_a_poor_sample_among_those_that_judge_repair_is_told(model: Path) -> None:

@@ -168,8 +168,8 @@ def test_the_file_rounds_halves_where_the_machine_does() -> None:
         q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
     )
     x = np.array([0.5, -0.5, 1.6, 200], np.float32)
-    found = [Rounded(proto, {}, 8, way).run({"x": x})[0].tolist() for way in nearest(Rounding.DOUBLE_ROUND)]
-    assert found == [[1, -1, 2, 124], [0, 0, 2, 124]]
+    values = [Rounded(proto, {}, 8, way).run({"x": x})[0].tolist() for way in nearest(Rounding.DOUBLE_ROUND)]
+    assert values == [[1, -1, 2, 124], [0, 0, 2, 124]]
 
 
 def test_halves_that_add_up_cost_the_rounded_file_what_they_cost_the_chip(tmp_path: Path) -> None:
