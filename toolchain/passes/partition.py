@@ -48,32 +48,21 @@ def _settle_states(graph: Graph, source: Mapping[str, str], begin: int) -> dict[
 
 
 def _group_by_turn(graph: Graph, source: Mapping[str, str], late: Mapping[str, int], begin: int) -> dict[int, list[Node]]:
-    """Return the nodes by turn; even turns are the chip's.
+    """Return the nodes by turn, in the order of the turns; even turns are the chip's.
 
     `late`: by tensor, the turn before which nothing reads it.
     `begin`: the first turn.
     """
-    done = set(graph.inputs) | set(graph.constants) | {""}
-    waiting = list(graph.nodes)
+    turn_by_tensor = dict.fromkeys((*graph.inputs, *graph.constants, ""), begin)  # from which on a tensor can be read
     nodes_by_turn: dict[int, list[Node]] = {}
-    turn, idle = begin, 0
-    while waiting:
-        if idle > 1:
-            raise InternalError(f"{waiting[0].name}: reads what nothing makes: {', '.join(waiting[0].inputs)}")
-        ready_nodes: list[Node] = []
-        rest: list[Node] = []
-        for node in waiting:
-            ready = all(source.get(n, n) in done and late.get(n, 0) <= turn for n in node.inputs)
-            if ready and isinstance(node.op, OnnxOp) == bool(turn % 2):
-                ready_nodes.append(node)
-                done.update(node.outputs)
-            else:
-                rest.append(node)
-        idle = 0 if ready_nodes or turn < max(late.values(), default=0) else idle + 1
-        if ready_nodes:
-            nodes_by_turn[turn] = ready_nodes
-        waiting, turn = rest, turn + 1
-    return nodes_by_turn
+    for node in graph.nodes:
+        if not all(source.get(n, n) in turn_by_tensor for n in node.inputs):
+            raise InternalError(f"{node.name}: reads what nothing makes: {', '.join(node.inputs)}")
+        first = max((max(turn_by_tensor[source.get(n, n)], late.get(n, 0)) for n in node.inputs), default=begin)
+        turn = first if isinstance(node.op, OnnxOp) == bool(first % 2) else first + 1
+        turn_by_tensor.update(dict.fromkeys(node.outputs, turn))
+        nodes_by_turn.setdefault(turn, []).append(node)
+    return dict(sorted(nodes_by_turn.items()))
 
 
 def _make_segments(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:
