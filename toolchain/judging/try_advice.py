@@ -24,6 +24,7 @@ from quant.repair.choices import Quantization
 from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork, compile_model, time_region
 from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel
 from toolchain.ir.graph import OnnxOp
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.select import ASKED_FOR
@@ -36,6 +37,7 @@ from toolchain.report.fidelity import FidelityPart
 from toolchain.report.findings import Advice, RunCost, TriedAdvice, choose_trial
 from toolchain.report.host_metrics import host_figures
 from toolchain.report.layer_errors import ErrorNetwork
+from toolchain.runtime import Session
 from toolchain.schedule.goals import Goal
 
 ENOUGH_DB = 20.0  # docs/accuracy.md: advice behind one that leaves so much is not tried
@@ -52,6 +54,7 @@ class AdviceTrials:
     Advice to be named is measured once more, on up to eight samples, so that its dB hold on others.
 
     `calibrated`: the network that is judged.
+    `session`: a session of its integer reference.
     `measured`: the same for errors of layers, which sets the budget.
     `samples`: samples to judge on, of which the first eight at most are used, and samples that ranges are measured on. The
     latter are iterated anew for each trial, so they must not be an iterator.
@@ -64,6 +67,7 @@ class AdviceTrials:
     def __init__(
         self,
         calibrated: CalibratedNetwork,
+        session: Session,
         measured: ErrorNetwork,
         samples: tuple[Iterable[Sample], Iterable[Sample]],
         compiled: CompiledNetwork,
@@ -71,7 +75,7 @@ class AdviceTrials:
         cycles: int,
         pinned: Sequence[Advice] = (),
     ) -> None:
-        self._calibrated, (self._samples, self._calibration) = calibrated, samples
+        self._calibrated, self._session, (self._samples, self._calibration) = calibrated, session, samples
         self._compiled, (self._level_of_plan, self._goal), self._cycles, self._pinned = compiled, planned, cycles, pinned
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
@@ -99,9 +103,8 @@ class AdviceTrials:
         candidates = [*self._list_pinned(output), *candidates][: self._remaining]
         if not candidates or not self._judges:
             return []
-        network, quantization = self._calibrated.network, self._calibrated.quantization
         few = self._judges[: self._few]
-        before = self._level(network, quantization, output, few)
+        before = self._level(self._session, self._calibrated.network.model, output, few)
         tried, changed_networks = list[TriedAdvice](), list[tuple[Network, Quantization]]()
         for advice in candidates:
             try:
@@ -134,9 +137,9 @@ class AdviceTrials:
         trials, before = list(tried), math.nan
         while (best := choose_trial(trials)) is not None and best.samples < len(self._judges):
             if math.isnan(before):
-                before = self._level(self._calibrated.network, self._calibrated.quantization, output, self._judges)
+                before = self._level(self._session, self._calibrated.network.model, output, self._judges)
             at = trials.index(best)
-            after = self._level(*changed[at], output, self._judges)
+            after = self._level_of(changed[at], output, self._judges)
             trials[at] = replace(best, before_db=before, after_db=after, samples=len(self._judges))
         return trials
 
@@ -168,9 +171,12 @@ class AdviceTrials:
         cycles = sum(time_region(machine, region).cycles for region in regions)
         return _price_run(self._compiled, self._cycles), _price_run(after, cycles)
 
-    def _level(self, network: Network, quantization: Quantization, output: FidelityPart, samples: Sequence[Sample]) -> float:
-        """Return the SQNR in dB of the output's worst part on these samples."""
-        session, real = network.session(quantization), FloatSession(network.model, [output.tensor])
+    def _level(self, session: Session, model: NormalModel, output: FidelityPart, samples: Sequence[Sample]) -> float:
+        """Return the SQNR in dB of the output's worst part on these samples.
+
+        `session`: of the integer reference. `model`: the same network in float.
+        """
+        real = FloatSession(model, [output.tensor])
         error, parts = ErrorSums(), PartSums()
         for sample in samples:
             (x,), y = real.run(sample), session.run_detailed(sample).outputs[output.tensor]
@@ -178,13 +184,18 @@ class AdviceTrials:
             parts.update(x, y)
         return min([error.sqnr_db, *(parts.sqnr_db(part) for part in (*output.slices, *output.weak))])
 
+    def _level_of(self, changed: tuple[Network, Quantization], output: FidelityPart, samples: Sequence[Sample]) -> float:
+        """Return `_level` of a network with a quantization. Raise CompileError where the machine cannot express it."""
+        network, quantization = changed
+        return self._level(network.session(quantization), network.model, output, samples)
+
     def _try(self, advice: Advice, output: FidelityPart, samples: Sequence[Sample]) -> tuple[tuple[Network, Quantization], float]:
         """Return the network as a build with this advice makes it, and the dB of its worst part on these samples. Raise
         CompileError."""
         changed = self._apply(advice)
-        after = self._level(*changed, output, samples)
+        after = self._level_of(changed, output, samples)
         ends = self._free_ends(*changed) if advice.host_nodes and self._calibrated.effort != "none" else None
-        freed_after = -math.inf if ends is None else self._level(*ends, output, samples)
+        freed_after = -math.inf if ends is None else self._level_of(ends, output, samples)
         return (changed, after) if ends is None or freed_after <= after else (ends, freed_after)
 
     def _free_ends(self, network: Network, quantization: Quantization) -> tuple[Network, Quantization] | None:

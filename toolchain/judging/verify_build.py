@@ -84,15 +84,14 @@ def verify_build(
     file_ranges = ranges if options.parameters is not None else None
     quantized = AdviceContext(chip, observer, file_ranges, options.parameters, calibrated.effort)
     judged = calibrated.judged if on == "held out" else None
+    judge = reference if judged is None else judged.network.session(judged.quantization)
     if judged is not None:
-        session = judged.network.session(judged.quantization)
-        expected, judged_by = session.run_detailed(first), JudgedNetwork(session.container, session)
-    else:
-        judged_by = JudgedNetwork(container, reference)
+        expected = judge.run_detailed(first)
+    judged_by = JudgedNetwork(judge.container, judge)
     operands = list_output_operands(model, selection.graph, selection.shown)
     trial_network, pinned = calibrated if judged is None else judged, _advise_free_ports(options, model)
     cycles, planned = int(figures["cycles"]), (options.level, options.planned_for)
-    trials = AdviceTrials(trial_network, network, (samples, calibration), compiled, planned, cycles, pinned)
+    trials = AdviceTrials(trial_network, judge, network, (samples, calibration), compiled, planned, cycles, pinned)
     others = calibration if on == "held out" else ()
     subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
     if options.passes.start is None:  # trials are of the model, not of a graph that somebody edited
