@@ -59,14 +59,15 @@ def test_what_advice_promises_is_reached_by_who_follows_it(tmp_path: Path) -> No
 def test_what_is_named_is_the_best_of_more_samples(
     monkeypatch: pytest.MonkeyPatch, on_eight: dict[str, float], named: str | None, counts: tuple[int, int]
 ) -> None:
-    def level(_: AdviceTrials, name: str, quantization: object, output: object, samples: list[int]) -> float:
+    def level(_: AdviceTrials, session: str, name: str, output: object, samples: list[int]) -> float:
         return {"": 8.0, "a": 25.0, "b": 18.0}[name] if len(samples) == 2 else {"": 7.0, **on_eight}[name]
 
     monkeypatch.setattr(AdviceTrials, "_level", level)
     trials = object.__new__(AdviceTrials)
-    trials.__dict__ |= {"_judges": list(range(8)), "_calibrated": SimpleNamespace(network="", quantization=None)}
+    unchanged, a, b = (SimpleNamespace(model=name, session=lambda _: "") for name in ("", "a", "b"))
+    trials.__dict__ |= {"_judges": list(range(8)), "_session": "", "_calibrated": SimpleNamespace(network=unchanged)}
     tried = [TriedAdvice(Advice(name), 8.0, after, 2) for name, after in (("a", 25.0), ("b", 18.0))]
-    changed: list[Any] = [("a", None), ("b", None)]
+    changed: list[Any] = [(a, None), (b, None)]
     confirmed = trials._confirm(None, tried, changed)  # type: ignore[arg-type]
     best = choose_trial(confirmed)
     assert (best and best.advice.text, tuple(t.samples for t in confirmed)) == (named, counts)
