@@ -34,8 +34,8 @@ def _blocks(filters: Sequence[int], equal_weights: bool = False) -> onnx.ModelPr
         if not of:
             shape = outputs, inputs, kernel, kernel
             weights[y + "_w"] = (rng.standard_normal(shape) / inputs / kernel).astype(np.float32)
-        attributes = {"kernel_shape": [kernel, kernel], "pads": [kernel // 2] * 4}
-        nodes.append(helper.make_node("Conv", [x, (of or y) + "_w"], [y], y, **attributes))
+        pads = [kernel // 2] * 4
+        nodes.append(helper.make_node("Conv", [x, (of or y) + "_w"], [y], y, kernel_shape=[kernel, kernel], pads=pads))
 
     nodes.append(helper.make_node("Sin", ["x"], ["s"], "s"))
     x = "s"
