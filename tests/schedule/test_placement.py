@@ -262,8 +262,9 @@ def test_a_second_array_helps_a_real_network(network: str, limit: float, model: 
     """An array of 8x8 beside one of 16x16 leaves at most `limit` of the cycles, and an equal one 0.55.
 
     Used as well as one alone, 16x16 and 8x8 take 256 / 320 = 0.80 of its cycles. ResNet-8 takes 0.812: both programs do 80 % of
-    the products of their peak. It takes 0.805 with whole blocks of constants fetched ahead. The plan with halves is expected to be
-    faster, as it is over the golden programs in the mean (docs/bounds.md). DS-CNN takes 0.777, as a smaller array fills and drains in fewer cycles a fold.
+    the products of their peak. It takes 0.805 with whole blocks of constants fetched ahead. The plan with halves is
+    expected to be faster, as it is over the golden programs in the mean (docs/bounds.md). DS-CNN takes 0.777, as a smaller
+    array fills and drains in fewer cycles a fold.
     """
     onnx.save(fill_network(network), model)
     engines: list[Mapping[str, Mapping[str, Any]]] = [{}, {"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}]
