@@ -282,7 +282,7 @@ MACHINES = [
     (
         "npu-build good.onnx --hw lost.yaml",
         "lost.yaml:87: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
-        "python -m toolchain.isa lost.yaml descriptors -o isa/none.yaml writes a first one",
+        "mkdir -p isa && python -m toolchain.isa lost.yaml descriptors -o isa/none.yaml writes a first one",
     ),
     (
         "npu-build good.onnx --hw overlap.yaml",

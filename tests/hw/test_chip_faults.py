@@ -373,7 +373,7 @@ CASES = {
         "isa/descriptors1024.yaml",
         "isa/descriptors2048.yaml",
         "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped; "
-        "python -m toolchain.isa mine.yaml descriptors -o isa/descriptors2048.yaml writes a first one",
+        "mkdir -p isa && python -m toolchain.isa mine.yaml descriptors -o isa/descriptors2048.yaml writes a first one",
     ),
     "name of odd letters": (
         "name: edge16",

@@ -177,14 +177,16 @@ NEEDS = {
         [],
         [("size: 128 KiB", "size: 256 KiB")],
         "operations.copy.bind.inner_bytes: holds at most 131072, but this chip uses up to 262144 (memories.sram.size); widen "
-        "this field and 67 others like it, or lower memories.sram.size: copy: inner_bytes count1 count2; fill: ",
+        "this field and 67 others like it, lower memories.sram.size, or let python -m toolchain.isa FILE.yaml write a first "
+        "table: copy: inner_bytes count1 count2; fill: ",
     ),
     "address too narrow for the DRAM": (
         REGISTERS,
         [],
         [("size: 256 MiB", "size: 257 MiB")],
         "operations.copy.bind.source_address: holds at most 268435455, but this chip uses up to 269484031 "
-        "(memories.dram.size); widen this field and 8 others like it, or lower memories.dram.size: copy: source_address "
+        "(memories.dram.size); widen this field and 8 others like it, lower memories.dram.size, or let python -m toolchain.isa "
+        "FILE.yaml write a first table: copy: source_address "
         "destination_address source_stride1 source_stride2 destination_stride1 destination_stride2; fill: "
         "destination_address destination_stride1 destination_stride2",
     ),
@@ -203,7 +205,8 @@ NEEDS = {
         REGISTERS,
         [],
         [("depthwise: {max_kernel: [16, 16]", "depthwise: {max_kernel: [16, 17]")],
-        "operations.depthwise.bind.kernel_width: 4 bits hold 1 to 16, but this chip uses 1 to 17 (limits.depthwise.max_kernel)",
+        "operations.depthwise.bind.kernel_width: 4 bits hold 1 to 16, but this chip uses 1 to 17 (limits.depthwise.max_kernel)"
+        "; widen it, or let python -m toolchain.isa FILE.yaml write a first table",
     ),
     "asymmetric activations on a symmetric machine": (
         REGISTERS,

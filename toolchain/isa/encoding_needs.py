@@ -41,7 +41,13 @@ def find_encoding_gaps(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
                 key = "memories.sram.size" if need.reason == "memories.sram" else need.reason
                 short.setdefault(key, []).append(_Short(path, name, parameter, slot.highest, need.high, reason))
     for key, fields in short.items():
-        gaps += [(f.path, f.reason) for f in fields] if len(fields) <= _FEW else [_together(key, fields)]
+        if len(fields) > _FEW:
+            gaps.append(_together(key, fields))
+            continue
+        narrow = [(f.path, f.reason) for f in fields]
+        if not advised:
+            narrow[0], advised = (fields[0].path, f"{fields[0].reason}; widen it, or {_FIRST_TABLE}"), True
+        gaps += narrow
     return [*gaps, *_check_folded_semaphores(chip, isa)]
 
 
@@ -74,7 +80,7 @@ def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
     holds, uses = fields[0].holds, max(f.uses for f in fields)
     return fields[0].path, (
         f"holds at most {holds}, but this chip uses up to {uses} ({key}); widen this field and "
-        f"{len(fields) - 1} others like it, or lower {key}: {names}"
+        f"{len(fields) - 1} others like it, lower {key}, or {_FIRST_TABLE}: {names}"
     )
 
 

@@ -104,7 +104,9 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
     if not file.is_file():
         reason = f"there is no file {name!r} beside this one or among the shipped"
         machine = chip_file.source.label
-        way_out = f"python -m toolchain.isa {machine} descriptors -o {Path(machine).parent / name} writes a first one"
+        table_path = Path(machine).parent / name
+        folder = "" if table_path.parent.is_dir() else f"mkdir -p {table_path.parent} && "
+        way_out = f"{folder}python -m toolchain.isa {machine} descriptors -o {table_path} writes a first one"
         return None, [chip_file.source.fault(("isa", "file"), f"{reason}; {way_out}")]
     try:
         source = read_yaml(file, label, doubles=True)
