@@ -27,7 +27,10 @@ BUILD = [
     ("npu-build unknown.onnx --hw edge16", "node Frobnicate_1 (Frobnicate): is not an ONNX operator"),
     (
         "npu-build dynamic.onnx --hw edge16",
-        ('input "x": dimension 2 ("H") is dynamic: [N, 3, H, W]\n  help: bind it: --shape x=1,3,H,W'),
+        (
+            'input "x": dimension 2 ("H") is dynamic: [N, 3, H, W]\n'
+            "  help: bind it: --shape x=1,3,H,W, with a number in place of H and W"
+        ),
     ),
     ("npu-build dynamic.onnx --hw edge16 --shape x=1,3,8", "--shape x=1,3,8: has rank 3, the input has rank 4: [N, 3, H, W]"),
     ("npu-build good.onnx --hw edge16 --shape x", "--shape x: must be NAME=D0,D1,..., for example --shape x=1,3,640,640"),

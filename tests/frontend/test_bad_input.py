@@ -144,7 +144,11 @@ def test_unknown_domain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "reason"),
     [
-        ({}, 'input "x": dimension 2 ("H") is dynamic: [N, 3, H, W]\n  help: bind it: --shape x=1,3,H,W'),
+        (
+            {},
+            'input "x": dimension 2 ("H") is dynamic: [N, 3, H, W]\n'
+            "  help: bind it: --shape x=1,3,H,W, with a number in place of H and W",
+        ),
         ({"z": (1, 3, 8, 8)}, '--shape z=1,3,8,8: the model has no input "z"\n  help: its inputs are x'),
         ({"x": (1, 3, 8)}, "--shape x=1,3,8: has rank 3, the input has rank 4: [N, 3, H, W]"),
         ({"x": (1, 4, 8, 8)}, "--shape x=1,4,8,8: dimension 1 is 3 in the model, it cannot become 4: [N, 3, H, W]"),

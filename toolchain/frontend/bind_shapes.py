@@ -151,10 +151,11 @@ def bind_dims(
     elif open_axes:
         axis = next(a for a in open_axes if a > 0)
         example = ",".join("N" if d == "?" else "1" if a == 0 and isinstance(d, str) else str(d) for a, d in enumerate(bound))
+        open_names = " and ".join(dict.fromkeys(part for part in example.split(",") if not part.isdigit()))
         raise refuse(
             f'input "{name}"',
             f'dimension {axis} ("{bound[axis]}") is dynamic: {show(dims)}',
-            f"bind it: --shape {name}={example}",
+            f"bind it: --shape {name}={example}, with a number in place of {open_names}",
         )
     return tuple(int(d) for d in bound)
 
