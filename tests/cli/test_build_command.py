@@ -138,7 +138,7 @@ conv   Conv                       mac                       N  I:I-I  int8 to in
 relu   Relu                       mac                       N  I:I-I  int8 to int8; int8 weights  part of conv
 same   Identity                   none                      0  folded away: constant, without effect, or merged into another node
 norm   MeanVarianceNormalization  host                      -  no operator of the chip computes LayerNormalization
-                                                                     limits.decompose would make it of steps that do
+                                                                     limits.decompose makes it of steps where the chip has each
 prelu  PRelu                      host                      -  engines.vector.functions has no prelu
 pool   GlobalAveragePool          vector                    N  I:I-I  int8 to int8
 shape  Flatten                    none                      0  the same bytes under another shape"""

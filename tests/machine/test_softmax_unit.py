@@ -152,7 +152,7 @@ def change_chip(**numerics: Any) -> Chip:
         (
             load_machine("edge16").chip,
             8,
-            "engines.vector.functions has no softmax; limits.decompose would make it of steps that the chip has",
+            "engines.vector.functions has no softmax; limits.decompose makes it of steps where the chip has each",
         ),
         (
             change_chip(symmetric_activations=True, more_activations=[]),

@@ -121,7 +121,7 @@ class Softmax(FloatOp):
         """
         columns = graph.types[node.inputs[0]].shape[1]
         if "softmax" not in chip.functions:
-            return f"{chip.key('vector')}.functions has no softmax; limits.decompose would make it of steps that the chip has"
+            return f"{chip.key('vector')}.functions has no softmax; limits.decompose makes it of steps where the chip has each"
         if any(codes.bits > 8 for codes in chip.operand_types):
             return None
         if chip.numerics.symmetric_activations:

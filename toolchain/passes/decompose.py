@@ -149,14 +149,15 @@ def _replace_by_steps(model: NormalModel, steps: Mapping[str, DecompositionBuild
 def _find_failures(
     selection: Selection, steps: Mapping[str, DecompositionBuilder], plugin_nodes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the decomposed nodes that are to stay whole, since the chip does not run one of their steps, with the reason.
+    """Return the decomposed nodes that are to stay whole, since the chip does not run some of their steps, with the reasons.
 
     Of nodes that are decomposed on machines that lack the operator, only the step that makes the output has to run on the
     chip.
     """
     owners = {step.name: node for node, s in steps.items() for step in s.nodes}
     nodes = {n.name: n for n in selection.graph.nodes}
-    failed: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    lacks: dict[str, dict[str, None]] = {}
     for fallback in selection.fallbacks:
         owner = owners.get(fallback.node)
         if owner is None and fallback.op == Unary.__name__:  # a chain that goes on behind the steps
@@ -165,6 +166,6 @@ def _find_failures(
         inside = owner is not None and set(steps[owner].node.outputs).isdisjoint(nodes[fallback.node].outputs)
         if owner is not None and (not inside or DECOMPOSITIONS[steps[owner].node.op.op_type].is_by_request):
             plugin = next((plugin_nodes[s] for s in steps[owner].node.sources if s in plugin_nodes), None)
-            origin = "limits.decompose" if plugin is None else f"plug-in {plugin}"
-            failed.setdefault(owner, f"in steps ({origin}), of which {fallback.op}: {fallback.reason}")
-    return failed
+            origins[owner] = "limits.decompose" if plugin is None else f"plug-in {plugin}"
+            lacks.setdefault(owner, {})[f"{fallback.op}: {fallback.reason}"] = None
+    return {owner: f"in steps ({origins[owner]}), of which {'; '.join(reasons)}" for owner, reasons in lacks.items()}

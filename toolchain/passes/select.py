@@ -247,7 +247,7 @@ def _try(node: Node, scope: SelectionContext) -> str | None:
     kind = _kind(node)
     foreign, rule = _is_foreign(node), _rule_of(node)
     has_steps = not foreign and kind in DECOMPOSITIONS and DECOMPOSITIONS[kind].is_by_request
-    steps = "; limits.decompose would make it of steps that do" if has_steps else ""
+    steps = "; limits.decompose makes it of steps where the chip has each" if has_steps else ""
     unknown = "" if foreign else _roundings(node, scope.graph) if kind in _ROUNDINGS else HOSTED.get(kind, "")
     unknown = unknown or f"no operator of the chip computes {kind}{steps}"
     # Functions of one tensor have a rule once they are composed, which takes float32.
