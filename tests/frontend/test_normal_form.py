@@ -344,6 +344,7 @@ ARITHMETIC = [
     (f"{IMAGE}, float[1] w) => (float[n,m,a,b] y) {{ y = PRelu(x, w) }}", "LeakyRelu"),
     (f"{IMAGE}) => (float[n,m] y) {{ i = int64[2] {{-1,2}} y = ReduceMean<keepdims=0>(x, i) }}", "ReduceMean Reshape"),
     (f"{IMAGE}) => (float y) {{ y = ReduceSum<keepdims=0>(x) }}", "ReduceMean Mul Reshape"),
+    ("(float x) => (float y) { y = ReduceSum(x) }", "ReduceSum"),
     (f"{IMAGE}) => (float[n,m,a,b] y) {{ i = int64[1] {{-3}} y = ReduceMax(x, i) }}", "ReduceMax"),
     (
         f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{3}} z = float {{0}} d = float {{6}} "

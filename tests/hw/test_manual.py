@@ -150,3 +150,9 @@ def test_softmax_says_its_tables() -> None:
     table = text.partition("inverse_table, 513 entries:\n")[2].partition("\n```")[0].split()
     assert len(table) == 513 and (int(table[0]), int(table[-1])) == (32767, 16384)
     assert np.all(np.diff([int(v) for v in table]) <= 0)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_product_says_its_batches_where_it_has_several(most: int) -> None:
+    machine = with_keys(load_machine("transformer64"), limits={"matrix_product": {"max_batches": most}})
+    assert ("`batches`: so many such products" in section(machine, "matrix_product")) == (most > 1)

@@ -248,6 +248,11 @@ REFUSED = {
         b"\1\0\0\x0b",
         "instruction word 0: end has reserved bits [23, 0] set",
     ),
+    "reserved bits of one of two alike": (
+        "ws8_pow2",
+        b"\0\0\0\x0b" + b"\1\0\0\x0b",
+        "instruction word 1: end has reserved bits [23, 0] set",
+    ),
     "reserved bits of a descriptor": (
         "edge16",
         b"\x0b\0\0\0" + b"\0" * 123 + b"\x80",

@@ -20,7 +20,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution.bit_slices import WeightSlicing, slice_weights
+from toolchain.ops.convolution.bit_slices import WeightSlicing, slice_weights, tolerate_error
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session
 
@@ -194,3 +194,7 @@ def test_repair_report_and_export_go_round_them(tmp_path: Path) -> None:
     assert built.qdq is not None
     constants = {t.name for t in onnx.load_from_string(built.qdq).graph.initializer}
     assert "fc/weights/codes" in constants and "conv.w" in constants
+
+
+def test_the_largest_weight_decides_what_error_is_tolerated() -> None:
+    assert tolerate_error(np.array([0.5, -2.0]), CodeType.INT16) == 2.0 / 65536

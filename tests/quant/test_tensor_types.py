@@ -20,9 +20,12 @@ from tests.semantics.machines import int8_machine, make_mixed_machine, make_unsi
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
+from toolchain.ir.graph import Quant
 from toolchain.isa.constants import c_header
 from toolchain.isa.manual import manual
 from toolchain.ops.convolution.integer_convolution import IntegerConvolution
+from toolchain.ops.kit.operator import get_forced_qparams
+from toolchain.ops.softmax import Softmax
 from toolchain.report.error_page import page, rows_text
 from toolchain.report.layer_types import types_text
 from toolchain.report.report_text import explain_text
@@ -374,3 +377,8 @@ def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path)
     assert after["outputs"][0]["sqnr_db"] > before["outputs"][0]["sqnr_db"] + 1
     other = build(model, BuildOptions(int8_machine(), calibration=str(data), error_report=True)).errors
     assert other is not None and not any(r.types for finding in other.findings for r in finding.advice)
+
+
+def test_an_operator_forces_no_scale_of_sums() -> None:
+    forced = [get_forced_qparams(Softmax(), codes) for codes in (CodeType.INT8, CodeType.INT16, CodeType.INT32)]
+    assert forced == [Quant(2.0**-8, -128), Quant(2.0**-15, 0), None]

@@ -15,6 +15,7 @@ from toolchain.judging import sram_sweep
 from toolchain.judging.sram_sweep import SweepPoint, sizes_for, sram_curve
 from toolchain.schedule.bind_layer import Faults
 from toolchain.schedule.bind_plans import FixedLayers
+from toolchain.schedule.plan import _call
 
 
 def test_faults_of_a_layer_are_raised_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +46,12 @@ def test_a_size_below_the_machines_own_that_fails_ends_no_sweep(monkeypatch: pyt
     monkeypatch.setattr(sram_sweep, "_least_bytes", lambda _container: below[0])
     monkeypatch.setattr(sram_sweep, "_point", point)
     assert sram_curve(compile_for, machine, lambda *_: None).own.sram_bytes == own_bytes
+
+
+def test_a_call_names_the_dataflow_where_an_array_has_several() -> None:
+    calls = list[str]()
+    for dataflows in (("weight_stationary",), ("weight_stationary", "output_stationary")):
+        unit = SimpleNamespace(name="mac0", kind="mac_array", array=SimpleNamespace(dataflows=dataflows))
+        layer = SimpleNamespace(node=SimpleNamespace(name="conv"))
+        calls.append(_call(layer, SimpleNamespace(dataflow=0, mode=0), [unit]).dataflow)  # type: ignore[arg-type]
+    assert calls == ["", "weight_stationary"]

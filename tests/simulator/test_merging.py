@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 from mutate_programs import Subject, subjects_of  # type: ignore[import-not-found]
 
 from simulator import DramRange, DramRangeKind, merge_program
+from simulator.merging.merge_program import _Merger
 from simulator.merging.tiles import COLUMN, ROW, Evaluation, Operand, Tile
 from simulator.merging.value_numbers import box_of
 from tests.cli.edit_programs import model
@@ -20,7 +21,7 @@ from tests.simulator.machine_programs import load, small_chip, store
 from tests.simulator.merging_cases import compare_mutants, compare_regions, require_merged
 from toolchain.api import BuildOptions, build
 from toolchain.errors import InternalError
-from toolchain.machine import Access, Convolution, Depthwise, End, dispatch_program
+from toolchain.machine import Access, Convolution, Depthwise, End, Space, dispatch_program
 from toolchain.runtime import Session, random_feeds
 from toolchain.runtime.builtin_backends import Simulator
 
@@ -101,6 +102,24 @@ def test_a_tile_with_another_addend_is_no_part():
     assert evaluation.add(tile(4, 5)) is None
     assert evaluation.add(tile(4, 4, step=2 * ROW)) is None
     assert [placed.at for placed in evaluation.tiles] == [(0, 0, 0), (2, 0, 0)]
+
+
+def test_operands_begin_at_the_least_place():
+    """The first tile is not the topmost one."""
+    evaluation = Evaluation(3, tile(4, 4))
+    assert all(evaluation.add(tile(row, row)) is not None for row in (4, 2))
+    assert evaluation.low == (-2, 0, 0)
+    assert evaluation.operands == tile(2, 2).operands
+
+
+def test_constants_that_others_overlap_may_change():
+    """A constant is known to stay where it touches an input or output, and unknown where they have a byte in common."""
+    constants = [(64, 128), (192, 256), (300, 320)]
+    parts = [DramRange(DramRangeKind.CONSTANT, "", *span) for span in constants]
+    others = [DramRange(DramRangeKind.INPUT, "x", 128, 192), DramRange(DramRangeKind.OUTPUT, "y", 319, 400)]
+    merger = _Merger(small_chip(), 512, [*parts, *others], {}, set(), frozenset())
+    read = [merger.memories.read_constant(Space.DRAM, first, last - first) for first, last in constants]
+    assert read == [64, 192, None]
 
 
 def test_a_window_skips_rows_of_which_two_are_one_of_what_it_reads(tmp_path: Path) -> None:
