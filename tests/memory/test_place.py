@@ -376,9 +376,20 @@ def test_a_right_that_cannot_be_taken_is_not_refused(buffers: list[Buffer], peak
 
 
 @pytest.mark.parametrize(
-    ("sizes", "alignments", "best"), [((3, 3), (1, 2), 6), ((6, 6, 6), (4, 3, 1), 18), ((4, 4), (1, 3), 8), ((6, 6), (4, 6), 12)]
+    ("sizes", "alignments", "best"),
+    [
+        ((3, 3), (1, 2), 6),
+        ((6, 6, 6), (4, 3, 1), 18),
+        ((4, 4), (1, 3), 8),
+        ((6, 6), (4, 6), 12),
+        ((5, 2), (2, 2), 7),
+        ((12, 3), (5, 5), 17),
+        ((6, 1), (4, 4), 9),
+        ((7, 6, 1), (4, 4, 4), 17),
+    ],
 )
 def test_alignments_that_do_not_divide_the_sizes(sizes: tuple[int, ...], alignments: tuple[int, ...], best: int) -> None:
+    """The least peak may have the smaller of two buffers at the bottom, where less is lost to the alignment."""
     for order in permutations(zip(sizes, alignments)):
         buffers = [Buffer(f"b{i}", 0, 1, size, alignment) for i, (size, alignment) in enumerate(order)]
         assert smallest_peak_by_address(buffers, limit=20) == best

@@ -7,7 +7,8 @@ It is one file, because numba's cache of `decide` sees changes of this file alon
 
 A canonical plan has the smallest sum of size^2 * address among the plans within the target.
 So each item lies on the floor or on another item, and no item could slip into a gap below its support.
-Of two items of equal life that touch, the larger lies below.
+Of two items of equal life that touch, the larger lies below where the target lets them change places. It may not: the size of
+one is rounded up to more than its bytes, and the target is none of the unit's multiples.
 Items are placed bottom up: everything placed later lies above what it overlaps.
 
 A node picks a section and asks which item lies at its lowest reachable address.
@@ -389,11 +390,11 @@ def _drop_symmetric(p: Items, w: State, c_at: int, n: int, h: int) -> None:
     for m in range(c_at, c_at + n):
         i = w.pool[m]
         t = p.twin[i]
-        drop = t >= 0 and w.address[t] < 0
+        drop = t >= 0 and w.address[t] < 0 and w.top[t] <= w.top[i]
         for q in range(p.same_ptr[i], p.same_ptr[i + 1]):
             j = p.same_item[q]
             if w.address[j] >= 0 and w.address[j] + p.size[j] == h and p.size[j] < p.size[i]:
-                drop = True
+                drop = drop or w.address[j] + p.size[i] <= w.top[j]
         if drop or _leaves_gap(p, w, i):
             w.pool[m] = -1 - i
 
