@@ -115,3 +115,32 @@ def test_regions_of_other_channels_are_planned_each() -> None:
 def test_regions_whose_layers_share_constants_are_planned_each() -> None:
     """Equal bytes of several layers may be loaded once, and which bytes are equal differs from region to region."""
     assert _build(_blocks((64, 64, 64), equal_weights=True), "edge16", Goal())[1] == 3
+
+
+@pytest.mark.parametrize("equal_tables_in", [0, 1])
+def test_regions_in_which_tables_are_equal_are_planned_for_themselves(
+    equal_tables_in: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a plan whose equal tables are loaded once is not taken where they differ, nor the other way round."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [helper.make_node("Sin", ["x"], ["s"], "s")], dict[str, np.ndarray]()
+    x = "s"
+    for block in range(3):
+        first = (rng.standard_normal((16, 16, 1, 1)) / 16).astype(np.float32)
+        second = (2 * rng.standard_normal((16, 16, 1, 1)) / 16).astype(np.float32)
+        weights |= {f"w0_{block}": first, f"w1_{block}": first[::-1].copy() if block == equal_tables_in else second}
+        for branch in range(2):
+            conv, largest, sigmoid = (f"{name}{branch}_{block}" for name in ("c", "p", "g"))
+            nodes.append(helper.make_node("Conv", [x, f"w{branch}_{block}"], [conv], conv))
+            nodes.append(helper.make_node("MaxPool", [conv], [largest], largest, kernel_shape=[3, 3], pads=[1] * 4))
+            nodes.append(helper.make_node("Sigmoid", [largest], [sigmoid], sigmoid))
+        product, x = f"m_{block}", f"h_{block}"
+        nodes.append(helper.make_node("Transpose", [f"g0_{block}"], [f"t_{block}"], f"t_{block}", perm=[0, 1, 3, 2]))
+        nodes.append(helper.make_node("Mul", [f"t_{block}", f"g1_{block}"], [product], product))
+        nodes.append(helper.make_node("Sin", [product], [x], x))
+    model = build_model(nodes, {"x": [1, 16, 8, 8]}, {x: [1, 16, 8, 8]}, weights, opset=17)
+    once, _ = _build(model, "transformer64", Goal("cycles"))
+    monkeypatch.setattr(EqualRegions, "find", lambda *_: [])
+    each, _ = _build(model, "transformer64", Goal("cycles"))
+    assert once.data == each.data
+    assert once.figures["expected_cycles"] == each.figures["expected_cycles"]

@@ -13,7 +13,7 @@ from toolchain.ir.graph import Node
 from toolchain.ops.kit.operator import Layer, tiling_key
 from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.goals import Goal
-from toolchain.schedule.layer_constants import collect_constants, find_shared_constants, split_constants
+from toolchain.schedule.layer_constants import collect_constants, find_shared_constants, holds_constants, split_constants
 from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedLayer, PlannedRegion, PlannedTensor, TiledLayer
@@ -46,11 +46,11 @@ class EqualRegions:
 def _make_key(planning: RegionInput, goal: Goal) -> Hashable:
     """Return a key that is equal for regions with equal plans on one machine, but for names and values of constants.
 
-    None where plans depend on values: with states, and with constants that several layers share.
+    None where plans depend on values: with states, and with constants or tables that several layers share.
     """
     graph, constants = planning.graph, planning.graph.constants
     layers = [Layer(node, graph.types, constants, planning.chip) for node in planning.nodes]
-    if graph.states or find_shared_constants(enumerate(la for la in layers if not constants.keys().isdisjoint(la.node.inputs))):
+    if graph.states or find_shared_constants(enumerate(layer for layer in layers if holds_constants(layer))):
         return None
     numbers: dict[str, int] = {}
     nodes: list[Hashable] = []

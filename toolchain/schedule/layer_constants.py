@@ -36,6 +36,18 @@ def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]
     return frozenset(index for group in groups.values() if len(group) > 1 for index in group)
 
 
+def holds_constants(layer: Layer) -> bool:
+    """Return whether the layer reads constants, or its operator has a table."""
+    return not layer.constants.keys().isdisjoint(layer.node.inputs) or _has_array(layer.node.op)
+
+
+def _has_array(value: Any) -> bool:
+    """Return whether a value is an array, or a dataclass or sequence that has one somewhere inside."""
+    if is_dataclass(value):
+        return any(_has_array(getattr(value, field.name)) for field in fields(value))
+    return is_array(value) or (is_sequence(value) and any(map(_has_array, value)))
+
+
 def _fingerprint(layer: Layer) -> bytes:
     """Return a digest that is equal where operator and constants are."""
     digest = hashlib.sha256()
