@@ -53,12 +53,12 @@ def _force_cascades(planner: RegionPlanner, plan: PlannedRegion, counts: Counter
         by = (ALONE, CostWeights(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
         spilled = _all_spilled(planner, plan)
         with _in_columns() if len(planner.layers) % 3 else nullcontext():
-            way = planner._cuts(int(planner.size * share), spilled, by)
-            cut_plan = planner._cut(way, way.best(near, rounds))
+            way = planner._make_grouping_search(int(planner.size * share), spilled, by)
+            cut_plan = planner._place_groups(way, way.best(near, rounds))
         if len(planner.layers) % 3 and (cut_plan is None or not cut_plan.cascades):
             planner.cascade_costs.clear()
-            way = planner._cuts(int(planner.size * share), spilled, by)
-            cut_plan = planner._cut(way, way.best(near, rounds))
+            way = planner._make_grouping_search(int(planner.size * share), spilled, by)
+            cut_plan = planner._place_groups(way, way.best(near, rounds))
         if cut_plan is not None:
             counts["cascades"] += bool(cut_plan.cascades)
             inside = [layer for c in cut_plan.cascades for layer in c.layers]

@@ -43,8 +43,8 @@ class GroupingBounds:
     `storages`: size and live range of each root. `ports`: roots of inputs and outputs, which stay in DRAM. `roots`:
     roots that each layer touches. `heights`: rows of its output. `layer_cycles`: returns the cost of a layer by itself,
     by index, resident roots and bytes of SRAM; None where it does not fit. `bytes_per_cycle`: of DRAM reads.
-    `alignment_bytes`: of the SRAM. `open`: layers that run while some tensor is spilled; only these join cascades.
-    `settled`: roots in SRAM that none of those layers touches.
+    `alignment_bytes`: of the SRAM. `open`: the layers that may join cascades: all of a small region, else those that
+    run while some tensor is spilled. `settled`: roots in SRAM that none of those layers touches.
     """
 
     storages: Mapping[str, Storage]
@@ -86,7 +86,8 @@ class CascadeBounds:
         """Return a lower bound of the cascade's cost in `room` bytes of SRAM.
 
         It is the larger of what its layers compute and what it moves. Constants that do not fit are moved once more for
-        each stripe. None: it has no tensor for a rolling buffer, a layer does not fit, or its buffers never do.
+        each stripe; in channel blocks each is moved once. Column blocks count where nothing else fits. None: it has no
+        tensor for a rolling buffer, a layer does not fit, or its buffers never do.
         """
         fixed = self._get_fixed_part(first, end, resident)
         if fixed is None:
@@ -196,14 +197,15 @@ class _Step(NamedTuple):
 
     `resident`: roots in SRAM while it runs, `resident_after`: of these, those that later layers need,
     `resident_touched`: those that it touches. `room`: bytes of SRAM beside the resident roots. `cycles`: of a single
-    layer its cost, of a cascade a lower bound. `cost`: the same with the bytes that it moves.
+    layer its cost, of a cascade a lower bound. `cost`: the same with the bytes that it moves. `key`: of the cascade in
+    `CascadeCosts`.
     """
 
     first: int
     end: int
     resident: Roots
-    resident_after: Roots  # in SRAM behind it
-    resident_touched: Roots  # of the resident ones, which it touches
+    resident_after: Roots
+    resident_touched: Roots
     room: int
     cycles: float
     cost: float
@@ -279,7 +281,8 @@ class GroupingSearch:
     def best(self, near: float, rounds: int) -> list[LayerGroup] | None:
         """Return the steps of the best path of planned cascades, or None where no path exists.
 
-        The search ends once its cost is at most `near` times the lower bound, or after so many `rounds` of planning.
+        Each round plans the cascades of the path of least lower bound. The search ends once the best path costs at most
+        `near` times that bound, after so many `rounds`, or with the search steps.
         """
         best_path: _State | None = None
         for _ in range(rounds):
@@ -296,12 +299,12 @@ class GroupingSearch:
             if self._search_steps.over:
                 best_path = self._path(only_planned=True)
                 break
-        return None if best_path is None else [self._cut(step) for step in best_path.steps]
+        return None if best_path is None else [self._make_group(step) for step in best_path.steps]
 
     def best_of_planned(self) -> list[LayerGroup] | None:
         """Return the steps of the best path whose cascades were planned earlier, or None."""
         path = self._path(only_planned=True)
-        return None if path is None else [self._cut(step) for step in path.steps]
+        return None if path is None else [self._make_group(step) for step in path.steps]
 
     def _find_planned_cascade(self, step: _Step) -> tuple[int | None, CascadeCost | None]:
         """Return (room, cascade) that was planned for the step's room or the next larger one; (None, None) where none
@@ -326,7 +329,7 @@ class GroupingSearch:
             return self._cost(planned.cascade)
         return None if only_planned else max(step.cost, planned.cost)
 
-    def _cut(self, step: _Step) -> LayerGroup:
+    def _make_group(self, step: _Step) -> LayerGroup:
         """Return the step as layers with their cascade, None for a single layer."""
         planned = self._planned.get(step.key, {}).get(step.room)
         return LayerGroup(step.first, step.end, step.resident, None if planned is None else planned.cascade)
@@ -395,7 +398,8 @@ class GroupingSearch:
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
         """Yield the sets of roots that may lie in SRAM while layers first .. end - 1 run.
 
-        They are the live ones and some of these layers' outputs that later layers read.
+        They are the live ones, settled outputs, and any of the _CHOICES smallest other outputs. Outputs of a cascade
+        are those that later layers read.
         """
         storages = self._bounds.storages
         outputs = [
@@ -412,10 +416,11 @@ class GroupingSearch:
                     yield chosen
 
     def _settle(self, step: _Step, better: float) -> None:
-        """Plan the cascade of a step, as far as it could cost less than `better`.
+        """Plan the cascade of a step for its room, and remember the plan, or that there is none.
 
-        Column blocks take longest to plan. They come once nothing else fits and the best path still goes through the
-        cascade.
+        Stripes of rows and channel blocks are planned at the first call. Where none of them fits, column blocks are
+        bounded; they take longest to plan. They are planned at once where the bound is at most the step's cost, else at
+        the next call. Those whose bound is `better` or more are left out.
         """
         by_room = self._planned.setdefault(step.key, {})
         self._costs.pop(step.first, None)

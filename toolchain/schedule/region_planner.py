@@ -71,14 +71,15 @@ def _most(plan: PlannedRegion, group: Sequence[int]) -> int:
 class RegionPlanner(LayerByLayer):
     """The search for plans of one region, with cascades and prefetches.
 
-    `grouped`: the usable SRAM and the plan before, of the cascades that were taken; None: no cascades.
+    `grouped`: bytes of the SRAM and the plan layer by layer for which cascades were found that could be placed. None:
+    there are none. Whether they are taken, `group_cascades` decides by their cycles.
     """
 
     def __init__(self, planning: RegionInput):
         super().__init__(planning)
         self.cascade_costs: dict[CostWeights, CascadeCosts] = {}
         self._prefetch_searches: dict[Hashable, PrefetchSearch] = {}
-        self.grouped: tuple[int, PlannedRegion] | None = None  # SRAM bytes and plan before, of the cascades that could be placed
+        self.grouped: tuple[int, PlannedRegion] | None = None
 
     def search_plans(self) -> list[PlannedRegion]:
         """Return finished plans that are expected to take few cycles, at least one. All of their tiles are timed.
@@ -142,8 +143,8 @@ class RegionPlanner(LayerByLayer):
         usable, before = self.grouped
         least, byte = 0.95 * min(moved.values()), 1 / self.chip.dram.read_bytes_per_cycle
         for by in (ALONE, AMID):
-            way = self._cuts(usable, before, by, byte)
-            plan = self._cut(way, way.best_of_planned())
+            way = self._make_grouping_search(usable, before, by, byte)
+            plan = self._place_groups(way, way.best_of_planned())
             frugal = plan is not None and plan.cycles <= most and self.costs.count_moved_bytes(plan) < least
             if plan is not None and frugal and self.too_many(plan) is None:
                 return [self.finish(self.add_prefetch(plan))]
@@ -154,10 +155,10 @@ class RegionPlanner(LayerByLayer):
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
             for share in () if self.steps.over else _USABLE:
-                ways = (self._cuts(int(self.size * share), before, CostWeights(byte=t / rate)) for t in _TRAFFIC)
-                cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
-                if any(cut):
-                    return [p for p in cut if p is not None]
+                ways = (self._make_grouping_search(int(self.size * share), before, CostWeights(byte=t / rate)) for t in _TRAFFIC)
+                placed = [self._place_groups(way, way.best(self.options.near, self.options.rounds)) for way in ways]
+                if any(placed):
+                    return [p for p in placed if p is not None]
         return []
 
     def _spilling(self, plans: Sequence[PlannedRegion]) -> PlannedRegion | None:
@@ -273,6 +274,7 @@ class RegionPlanner(LayerByLayer):
     def group_cascades(self, plan: PlannedRegion) -> PlannedRegion:
         """Return the plan with cascades where that takes fewer cycles; the plan itself where it spills nothing.
 
+        Smaller shares of the SRAM are tried only where no cascades of a larger one could be placed.
         `grouped` is set where cascades could be placed, be they faster or not.
         """
         if not self.options.cascades or not plan.spilled:
@@ -280,31 +282,33 @@ class RegionPlanner(LayerByLayer):
         for share in _USABLE:
             if self.steps.over:
                 break
-            ways = (self._cuts(int(self.size * share), plan, by) for by in (ALONE, AMID))
-            cut = [self._cut(way, way.best(self.options.near, self.options.rounds)) for way in ways]
-            if any(cut):
+            ways = (self._make_grouping_search(int(self.size * share), plan, by) for by in (ALONE, AMID))
+            placed = [self._place_groups(way, way.best(self.options.near, self.options.rounds)) for way in ways]
+            if any(placed):
                 self.grouped = int(self.size * share), plan
-                return min((plan, *(p for p in cut if p is not None)), key=lambda p: p.cycles)
+                return min((plan, *(p for p in placed if p is not None)), key=lambda p: p.cycles)
         return plan
 
-    def _cuts(self, usable: int, before: PlannedRegion, by: CostWeights, byte: float | None = None) -> GroupingSearch:
+    def _make_grouping_search(
+        self, usable: int, before: PlannedRegion, by: CostWeights, byte: float | None = None
+    ) -> GroupingSearch:
         """Return the search of cascades. `before`: the best plan layer by layer. `byte`: cost of a moved byte."""
         costs = self.cascade_costs.setdefault(by, {})
         return GroupingSearch(self.cascades, self.bounds(before), usable, self.sizes, by, costs, self.steps, byte)
 
-    def _cut(self, way: GroupingSearch, cuts: Sequence[LayerGroup] | None) -> PlannedRegion | None:
+    def _place_groups(self, way: GroupingSearch, groups: Sequence[LayerGroup] | None) -> PlannedRegion | None:
         """Return the plan of these groups; None where there are none or something has no place."""
-        if cuts is None:
+        if groups is None:
             return None
         parts, resident = list[Part](), set[str]()
-        for cut in cuts:
-            resident |= cut.resident
-            if cut.cascade is None:
-                tiled = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident, cut.first, cut.end), way.by)
-                parts.append(self.moved[cut.first] if tiled is None else tiled.as_layer(self.layers[cut.first]))
+        for group in groups:
+            resident |= group.resident
+            if group.cascade is None:
+                tiled = self.layerwise.plan(group.first, group.resident, way.room(group.resident, group.first, group.end), way.by)
+                parts.append(self.moved[group.first] if tiled is None else tiled.as_layer(self.layers[group.first]))
             else:
-                parts.append(cut.cascade)
-                resident |= {v.root for v in cut.cascade.views.values()}
+                parts.append(group.cascade)
+                resident |= {v.root for v in group.cascade.views.values()}
         return self.place(parts, frozenset(resident))
 
     @cached_property
