@@ -49,7 +49,7 @@ class BuildOptions:
     `custom_ops`: libraries of onnxruntime's custom operators, which run operators of other domains on the host.
 
     Quantization:
-    `parameters`: an edited file of calibrate.py.
+    `parameters`: a parameters file of calibrate.py, perhaps edited; None: ranges are calibrated.
     `samples`: how many samples of `calibration` are read; None: all.
     `observer`: how ranges are chosen from the samples; None: as the machine or the data ask.
     `static_ranges`: calibrate tensors that the model quantizes by each run's range.
@@ -58,14 +58,15 @@ class BuildOptions:
     `max_slowdown`: times the expected cycles that repair may take for wider codes; 1 for none.
     `host_ports`: nodes beside inputs and outputs run on the host, and outputs are scaled by channel, where codes would lose a
     part.
-    `raw_ports`: inputs and outputs of which that is not so, since hardware fills or reads their codes.
+    `raw_ports`: inputs and outputs that `host_ports` leaves as they are, since hardware fills or reads their codes.
 
     Planning:
     `level`: from 0 to 3, as -O.
     `goal`: the objective of planning, and the bytes of SRAM to plan within.
-    `schedule`: a file of schedules for regions.
+    `schedule`: a file of schedules for regions; None: they are searched.
     `sram_curve`: also plan for other sizes of the SRAM.
     `time_limit_s`: seconds after which searches for plans end. `search_steps`: steps after which they end, on any machine.
+    None: no limit.
     `blocks_alike`: identical blocks of layers are quantized as one.
     `passes`: optional passes that are left out, and whether each graph is verified.
 

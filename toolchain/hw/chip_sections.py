@@ -112,6 +112,7 @@ class Control(Section):
     `bases`: registers that moves may add to an address, numbered from 1. `host_bases`: the first of these, at most `bases`.
     The host sets each before a start to where an area of dram lies.
     `operand_bases`: arrays and vector engines may add base registers too.
+    `repeat`, `call`, `indirect`: what the front end does beside that; not given: it cannot.
     """
 
     bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
@@ -140,7 +141,7 @@ class ConvolutionLimits(Section):
 
 
 class MatrixLimits(Section):
-    """Limits of one matrix product instruction.
+    """Limits of one matrix product instruction; not given: none.
 
     `computed_operand`: both operands may be activations. `max_k`: inner size. `max_n`: columns. `max_batches`: products
     at strides.

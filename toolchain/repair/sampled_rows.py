@@ -2,6 +2,9 @@
 
 A row is the part of the input that one output element is the product of, so rows times weights give outputs. Places are drawn
 by layer and sample, the same in float and in integers. The addend of the layer's output is sampled at the same places.
+
+HELD_BYTES bounds the float rows in memory at once, `_LAYER_BYTES` those of a layer. A layer has `_FEWEST_ROWS` rows, or
+`_ROWS_EACH` for each input of an output where that is more.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class SampledRows:
     `seed`: with the sample's number it decides the places.
     `samples`: the first so many samples are looked at, `most` places in each.
     `size_bytes`: bytes of the rows of all these samples.
-    `tensor`, `moves`: the model's tensor, and the moves that make the chip's of it; None where there are no such.
+    `tensor`, `moves`: the model's tensor, and the moves that make `read` of it. None: it is not made by moves alone, so that
+    its float rows are not known.
     `addend`: the same for what the layer's output is added to, where the addend is computed before the output; else None.
     """
 
@@ -57,9 +61,9 @@ class SampledRows:
     shape: tuple[int, ...]
     window: ConvolutionWindow
     seed: int
-    samples: int  # that it is looked at in: the first so many
-    most: int  # places of each sample
-    size_bytes: int  # of the rows of all these samples
+    samples: int
+    most: int
+    size_bytes: int
     tensor: str | None
     moves: tuple[Callable[[Array], Array], ...]
     addend: SampledRows | None = None

@@ -113,8 +113,8 @@ def exp_quantized(
 ) -> Array:
     """Return exp as dtype[...] in integers only, for x: int8, uint8 or int16[...]; above the range it saturates.
 
-    S log2(e) and 1 / S_o are multipliers of `form`. The result is rounded at the argument (as in `exp2_negative`), in the table,
-    and half up at the end.
+    The factors input_scale log2(e) and 1 / output_scale are multipliers of `form`. The result is rounded at the argument (as in
+    `exp2_negative`), in the table, and half up at the end.
     """
     bits = table.position_bits
     argument = choose_scale(input_scale * np.log2(np.e) * (1 << bits), form)
@@ -166,7 +166,7 @@ def rsqrt_quantized(
 
 
 def _to_output(mantissa: Array, shift: Array, real_scale: float, zero_point: int, form: ScaleForm, dtype: DTypeLike) -> Array:
-    """Return clip(round(mantissa / 2**shift * real_scale) + zero_point), rounded half up once, int8 or int16."""
+    """Return clip(round(mantissa / 2**shift * real_scale) + zero_point), rounded half up once, as int8, uint8 or int16."""
     limits = np.iinfo(np.dtype(dtype).name)
     fraction, exponent = np.frexp(real_scale)
     scale = choose_scale(fraction, form)

@@ -1,6 +1,7 @@
 """Choose which tensors stay in SRAM, so that fewest bytes go to and from the external memory (DDR).
 
 Tensors are given as sizes and steps; `label_search` finds the choice. No addresses are given: see `place_residents`.
+A label is a partial choice that the search keeps; `effort_nodes` and `nodes` count labels.
 `toolchain/schedule/layer_by_layer.py` chooses a region's resident tensors by `choose_residents`.
 """
 

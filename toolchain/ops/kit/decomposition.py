@@ -32,7 +32,7 @@ class DecompositionBuilder(StepBuilder):
 
     `node`: the node to decompose, with its constant parameters as attributes.
     `graph`: the model's, in canonical form.
-    `bits`: of the machine's activations.
+    `bits`: of the codes that the steps' tensors have: of the machine's widest type, or of its first.
     `inner`: by tensor between steps, where its range is from if not from calibration of it alone.
     `finest`: whether the steps' tensors have the machine's finest codes where the user sets no type.
     `moved`: other tensors that have them then, since steps move them.
