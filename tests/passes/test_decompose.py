@@ -36,6 +36,7 @@ from toolchain.isa import Machine, load_machine
 from toolchain.ops.kit.decomposition import Decomposition, DecompositionBuilder
 from toolchain.ops.kit.registry import DECOMPOSITIONS
 from toolchain.passes.decompose import decompose_all, decompose_model
+from toolchain.passes.select import IDLE
 from toolchain.runtime import Session
 
 ROOT = Path(__file__).parents[2]
@@ -199,6 +200,15 @@ def test_a_lacking_step_leaves_the_operator_whole(tmp_path: Path) -> None:
     reason = "in steps (limits.decompose), of which Unary: engines.vector.functions has neither exp nor table; "
     reason += "Unary: engines.vector.functions has no table"  # of 1 / sum
     assert engines(built) == {"Softmax_0": ("host", reason)}
+
+
+def test_a_step_that_only_moves_data_is_no_reason_beside_others(tmp_path: Path) -> None:
+    graph = "g (float[2,1,8] x) => (float[2,1,1,4] y) <float[1,12,8] w, float[1,12,4] r> { y, h = GRU<hidden_size = 4>(x, w, r) }"
+    model, _ = save_model(graph, tmp_path)
+    built = build(model, BuildOptions(decomposing(load_machine("ws8_pow2"), "GRU")))
+    ((engine, reason),) = engines(built).values()
+    assert engine == "host" and reason.startswith("in steps (limits.decompose), of which Unary: ")
+    assert IDLE not in reason
 
 
 def test_over_another_dimension_it_is_turned(tmp_path: Path) -> None:

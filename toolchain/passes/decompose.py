@@ -17,7 +17,7 @@ from toolchain.ops.kit.registry import DECOMPOSITIONS
 from toolchain.ops.kit.selection_context import NotSelected
 from toolchain.ops.unary import Unary
 from toolchain.passes.pipeline import select_graph
-from toolchain.passes.select import Selection
+from toolchain.passes.select import IDLE, Selection
 
 WIDEST_BITS = 16  # of activations: steps for every machine are those of the finest
 
@@ -168,4 +168,5 @@ def _find_failures(
             plugin = next((plugin_nodes[s] for s in steps[owner].node.sources if s in plugin_nodes), None)
             origins[owner] = "limits.decompose" if plugin is None else f"plug-in {plugin}"
             lacks.setdefault(owner, {})[f"{fallback.op}: {fallback.reason}"] = None
-    return {owner: f"in steps ({origins[owner]}), of which {'; '.join(reasons)}" for owner, reasons in lacks.items()}
+    causes = {owner: [r for r in reasons if not r.endswith(IDLE)] or [*reasons] for owner, reasons in lacks.items()}
+    return {owner: f"in steps ({origins[owner]}), of which {'; '.join(reasons)}" for owner, reasons in causes.items()}
