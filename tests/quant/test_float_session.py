@@ -221,3 +221,17 @@ def test_a_build_compares_the_file_and_nothing_that_is_derived_of_it(tmp_path: P
     )
     build(tmp_path / "m.onnx", BuildOptions("edge16", str(tmp_path / "d.npz")))
     assert compared == [0]
+
+
+def test_a_trusted_graph_that_does_not_load_is_run_without() -> None:
+    def open_plain(optimized: bool) -> InferenceSession:
+        if optimized:
+            raise InferenceError("open", "no kernel")
+        return plain(False)
+
+    x, plain = np.array([1, 2], np.float32), _Opened(1.0)
+    with inference_notes() as notes:
+        trust_optimizer(True)
+        session = CheckedSession(open_plain)
+        assert session.run(None, {"x": x})[0].tolist() == [1, 2] and not session.is_optimized
+    assert len(notes) == 1
