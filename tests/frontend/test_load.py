@@ -16,7 +16,8 @@ from onnx_text import model, save
 from same_outputs import check_same, largest_error, random_inputs, session
 
 from toolchain.frontend import extract, load_model, to_graph
-from toolchain.ir.graph import TensorType, verify
+from toolchain.frontend.convert import node_to_proto
+from toolchain.ir.graph import Node, OnnxOp, TensorType, verify
 
 NET = (
     "(float[N,3,H,W] x, float[8,3,3,3] w, float[8] w2, float[8] w3, float[8] w4, float[8] wv, float[8,4] w5) => (float[N,M] y) "
@@ -285,3 +286,9 @@ def test_a_part_is_given_one_of_what_a_node_makes(tmp_path: Path) -> None:
     x, s = np.ones((2, 8), np.float32), np.array(0.5, np.float32)
     (y,) = part.run(None, {"x": x, "s": s})
     assert np.array_equal(np.asarray(y), np.full((2, 8), 255 * 0.5 * 0.5, np.float32))
+
+
+def test_an_array_is_written_as_a_tensor() -> None:
+    node = Node("n", OnnxOp("ConstantOfShape", {"value": np.array([2.5], np.float32)}), ("shape",), ("y",))
+    (attribute,) = node_to_proto(node).attribute
+    assert numpy_helper.to_array(attribute.t).tolist() == [2.5]
