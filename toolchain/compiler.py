@@ -359,7 +359,7 @@ def _region(
     def plan_region(of: RegionInput) -> Sequence[PlannedRegion]:
         if region_tree is not None:
             return [plan_user_schedule(of, region_tree)]
-        return equal_regions.find(of, goal) or equal_regions.note(of, goal, candidate_plans(of, goal))
+        return equal_regions.plan(of, goal, candidate_plans)
 
     def linked(number: int, samples: SampleGraph | None) -> CompiledRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)

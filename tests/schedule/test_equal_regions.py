@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +18,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.schedule.equal_regions import EqualRegions
 from toolchain.schedule.goals import Goal, candidate_plans
 from toolchain.schedule.options import RegionInput
+from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.text import print_schedule
 
 CHANNELS = 32
@@ -106,6 +110,30 @@ def test_a_prefetch_brings_the_constants_of_its_own_region(monkeypatch: pytest.M
     monkeypatch.setattr(EqualRegions, "find", lambda *_: [])
     each, searched = _build(network, "edge16", Goal(), host_nodes=("Softmax",))
     assert searched == 7 and once.data == each.data and text == print_schedule(each.schedule)
+
+
+@pytest.mark.parametrize(("is_other_chip", "has_cascade", "searches"), [(False, False, 1), (True, False, 2), (False, True, 2)])
+def test_plans_serve_one_chip_and_have_no_cascades(is_other_chip: bool, has_cascade: bool, searches: int) -> None:
+    recorded = list[RegionInput]()
+
+    def record(planning: RegionInput, goal: Goal) -> Sequence[PlannedRegion]:
+        recorded.append(planning)
+        return candidate_plans(planning, goal)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolchain.compiler.candidate_plans", record)
+        build(_blocks((64,)), BuildOptions("edge16", host_nodes=("Sin",)))
+    planning, regions, searched = recorded[0], EqualRegions(), list[RegionInput]()
+    smaller = planning.chip.with_sram(planning.chip.sram.size // 2)
+
+    def search(of: RegionInput, goal: Goal) -> Sequence[PlannedRegion]:
+        searched.append(of)
+        plans: Sequence[Any] = [SimpleNamespace(cascades=(0,))] if has_cascade else candidate_plans(of, goal)
+        return plans
+
+    for of in (planning, replace(planning, chip=smaller) if is_other_chip else planning):
+        regions.plan(of, Goal(), search)
+    assert len(searched) == searches
 
 
 def test_regions_of_other_channels_are_planned_each() -> None:

@@ -6,8 +6,9 @@ asks here before it searches plans.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from toolchain.ir.graph import Node
 from toolchain.ops.kit.operator import Layer, tiling_key
@@ -18,43 +19,71 @@ from toolchain.schedule.nodes import Fetch
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedLayer, PlannedRegion, PlannedTensor, TiledLayer
 
+Search = Callable[[RegionInput, Goal], Sequence[PlannedRegion]]
+
 
 class EqualRegions:
-    """The plans of the regions of one network, to be found by regions that equal them."""
+    """The plans of the regions of one network, to be taken by regions that equal them."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, list[tuple[RegionInput, Sequence[PlannedRegion]]]] = {}
+        self._noted: dict[Hashable, list[_NotedRegion]] = {}
 
-    def find(self, planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
-        """Return the plans of a noted region that equals this one, with the names and constants of this one. Empty: there
-        is none.
-        """
-        for other, plans in self._plans.get(_make_key(planning, goal), ()):
-            if other.chip == planning.chip:
-                renaming = _Renaming(other, planning)
-                return [renaming.rename(plan) for plan in plans]
-        return []
-
-    def note(self, planning: RegionInput, goal: Goal, plans: Sequence[PlannedRegion]) -> Sequence[PlannedRegion]:
-        """Return the plans of a region, after noting them for `find` where they have no cascades."""
-        key = _make_key(planning, goal)
-        if key is not None and not any(plan.cascades for plan in plans):
-            self._plans.setdefault(key, []).append((planning, plans))
+    def plan(self, planning: RegionInput, goal: Goal, search: Search) -> Sequence[PlannedRegion]:
+        """Return the plans of a region: those of an equal one with its names and constants, else those that `search` finds."""
+        noted = self._noted.setdefault(_make_key(planning, goal), [])
+        plans = self.find(planning, noted)
+        if plans:
+            return plans
+        plans = search(planning, goal)
+        if not any(plan.cascades for plan in plans):
+            noted.append(_NotedRegion(planning, plans))
         return plans
+
+    def find(self, planning: RegionInput, noted: Sequence[_NotedRegion]) -> Sequence[PlannedRegion]:
+        """Return the plans of the first of these regions that may serve for this one. Empty: none may.
+
+        None may with states, or with constants that several layers share: there plans depend on values.
+        """
+        others = [one for one in noted if one.planning.chip == planning.chip]
+        if not others or planning.graph.states or _shares_constants(planning):
+            return ()
+        for other in others:
+            if not other.shares_constants:
+                renaming = _Renaming(other.planning, planning)
+                return [renaming.rename(plan) for plan in other.plans]
+        return ()
+
+
+@dataclass(frozen=True)
+class _NotedRegion:
+    """A region and its plans, none of which has a cascade."""
+
+    planning: RegionInput
+    plans: Sequence[PlannedRegion]
+
+    @cached_property
+    def shares_constants(self) -> bool:
+        """True where several layers of the region share constants."""
+        return _shares_constants(self.planning)
+
+
+def _list_layers(planning: RegionInput) -> list[Layer]:
+    """Return the layers of a region, in the order of its nodes."""
+    graph = planning.graph
+    return [Layer(node, graph.types, graph.constants, planning.chip) for node in planning.nodes]
+
+
+def _shares_constants(planning: RegionInput) -> bool:
+    """Return whether several layers of a region share constants. All bytes of its constants are read."""
+    return bool(find_shared_constants(enumerate(layer for layer in _list_layers(planning) if holds_constants(layer))))
 
 
 def _make_key(planning: RegionInput, goal: Goal) -> Hashable:
-    """Return a key that is equal for regions with equal plans on one machine, but for names and values of constants.
-
-    None where plans depend on values: with states, and with constants or tables that several layers share.
-    """
+    """Return a key that is equal for regions with equal plans on one machine, but for names and values of constants."""
     graph, constants = planning.graph, planning.graph.constants
-    layers = [Layer(node, graph.types, constants, planning.chip) for node in planning.nodes]
-    if graph.states or find_shared_constants(enumerate(layer for layer in layers if holds_constants(layer))):
-        return None
     numbers: dict[str, int] = {}
     nodes: list[Hashable] = []
-    for layer in layers:
+    for layer in _list_layers(planning):
         names = (*layer.node.inputs, *layer.node.outputs)
         operands = [
             (numbers.setdefault(n, len(numbers)), graph.types[n].shape, graph.types[n].dtype, n in constants) for n in names if n
