@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from quant.common_step import InputSink, Sink
-from quant.decomposed_ranges import Decomposition, cut, get_range_owner
+from quant.decomposed_ranges import Decomposition, cut, get_original, get_range_owner
 from quant.fit_sample import NotFinite, Sample, get_sample_count
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
@@ -99,7 +99,7 @@ def calibrate(
     """
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
-    restored = _restore_decomposed(model, decomposition)
+    restored = get_original(model, decomposition)
     masks, rows = find_masked_tensors(restored), find_row_floors(restored)
     shared = dict[str, Observer]()
     for owner, names in _group_by_owner(tensors, decomposition).items():
@@ -214,18 +214,13 @@ def observe_all(
     """
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(get_range_owner(name, decomposition), Histogram()) for name in tensors}
-    restored = _restore_decomposed(model, decomposition)
+    restored = get_original(model, decomposition)
     rows = {name: floor for name, floor in find_row_floors(restored).items() if name in histograms}
     steps = _steps_of_inputs(model, histograms)
     observe(
         model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, decomposition=decomposition, rows=rows
     )
     return ObservedRanges(histograms, steps, find_masked_tensors(restored), rows)
-
-
-def _restore_decomposed(model: onnx.ModelProto, decomposition: Decomposition | None) -> onnx.ModelProto:
-    """Return the model before its decomposition, in which masks can be found; `model` itself where it has none."""
-    return model if decomposition is None else decomposition.original_model
 
 
 def observe(
@@ -254,7 +249,7 @@ def observe(
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
-    masks, made_up = find_masked_tensors(_restore_decomposed(model, decomposition)), bool(getattr(data, "random", False))
+    masks, made_up = find_masked_tensors(get_original(model, decomposition)), bool(getattr(data, "random", False))
     total = get_sample_count(data)
     of_several = {sink for sink, count in Counter(map(id, sinks.values())).items() if count > 1}
     done = 0

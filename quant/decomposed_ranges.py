@@ -33,6 +33,11 @@ class Decomposition(Protocol):
     def within(self) -> Mapping[str, ClippedRange]: ...
 
 
+def get_original(model: onnx.ModelProto, decomposition: Decomposition | None) -> onnx.ModelProto:
+    """Return the model before its decomposition, in which masks and scores can be seen; `model` where it has none."""
+    return model if decomposition is None else decomposition.original_model
+
+
 def cut(name: str, x: np.ndarray, decomposition: Decomposition | None) -> np.ndarray:
     """Return the values of a tensor clipped to its bounds, infinite ones too; NaN stays. Without bounds it is `x` itself."""
     bounds = None if decomposition is None else decomposition.within.get(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quant.decomposed_ranges import Decomposition, clip_ranges
+from quant.decomposed_ranges import Decomposition, clip_ranges, get_original
 from quant.fixed_point.core.numerics import Numerics
 from quant.masks import bound_masks
 from quant.observe import Range
@@ -98,7 +98,7 @@ def adjust_ranges(
 
     Raise CompileError where a mask cannot be told from its scores.
     """
-    original = model if decomposition is None else decomposition.original_model
+    original = get_original(model, decomposition)
     graph = Links(original.graph)
     adjusted, notes = bound_masks(original, ranges, get_source_name)
     _widen_scores(graph, adjusted, notes, get_source_name)

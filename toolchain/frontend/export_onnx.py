@@ -15,9 +15,8 @@ from toolchain.frontend.infer import model_of
 from toolchain.frontend.plugin_nodes import write_out_plugin_nodes
 from toolchain.frontend.read_onnx import NORMAL_OPSET
 from toolchain.ir.float_submodel import FloatSubmodel
-from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
+from toolchain.ir.graph import FLOAT_PRODUCTS, Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the model
 
 
@@ -53,8 +52,8 @@ def to_proto(graph: OnnxGraph, opset: int, external_names: Collection[str] = ())
 
 def list_product_weights(graph: OnnxGraph) -> list[str]:
     """Return the constants above APART_ELEMENTS that nothing but products reads, as their second operand."""
-    weights = {n.inputs[1] for n in graph.nodes if n.op.op_type in _PRODUCTS and len(n.inputs) > 1}
-    others = {name for n in graph.nodes for at, name in enumerate(n.inputs) if at != 1 or n.op.op_type not in _PRODUCTS}
+    weights = {n.inputs[1] for n in graph.nodes if n.op.op_type in FLOAT_PRODUCTS and len(n.inputs) > 1}
+    others = {name for n in graph.nodes for at, name in enumerate(n.inputs) if at != 1 or n.op.op_type not in FLOAT_PRODUCTS}
     read_by_products = weights.difference(others, graph.outputs)
     return [n for n, value in graph.constants.items() if value.size > APART_ELEMENTS and n in read_by_products]
 

@@ -22,6 +22,7 @@ from typing_extensions import TypeVar  # its defaults are in typing from Python 
 
 from toolchain.ir.states import ChipState
 
+FLOAT_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})  # ONNX operators that sum products with weights
 INNER = "inner"  # layout of a tensor that is none of the model's, only calibrated as one: a partial result, another arrangement
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
 MAX_WRAPS = (MAX_PARTS - 1) // 2  # times that a Pad by wrap-around repeats a dimension at each end

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from toolchain.ir.graph import Node, OnnxGraph, OnnxOp
+from toolchain.ir.graph import FLOAT_PRODUCTS, Node, OnnxGraph, OnnxOp
 
 _AFFINE = frozenset({"Add", "Sub", "Mul", "Div", "BatchNormalization", "Neg"})
 _FUNCTIONS = frozenset({"Exp", "Log", "Sigmoid", "Tanh", "Pow", "Sqrt", "Reciprocal", "Softplus", "HardSigmoid", "Abs"})
 _CLAMPS = frozenset({"Relu", "Clip", "Min", "Max", "LeakyRelu"})
 _MOVES = frozenset({"Concat", "Split", "Slice", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ARITHMETIC = _AFFINE | _FUNCTIONS | _CLAMPS
 
 
@@ -173,13 +172,13 @@ def _trace_output(graph: OnnxGraph, port: str) -> list[PortChain]:
 def _drop_fused(graph: OnnxGraph, nodes: Sequence[Node[OnnxOp]]) -> list[Node[OnnxOp]]:
     """Leave out the bias and the clamp that the chip computes with a product."""
     producers, consumers = graph.producers(), graph.consumers()
-    fused = {o for n in graph.nodes if n.op.op_type in _PRODUCTS for o in n.outputs}
+    fused = {o for n in graph.nodes if n.op.op_type in FLOAT_PRODUCTS for o in n.outputs}
     remaining = list[Node[OnnxOp]]()
     for node in nodes:
         computed = _list_computed(node, graph)
         follows = computed[0] in fused and len(consumers[computed[0]]) == 1
         maker = producers[computed[0]].op.op_type if follows else ""
-        if follows and (node.op.op_type in ("Relu", "Clip") or (node.op.op_type == "Add" and maker in _PRODUCTS)):
+        if follows and (node.op.op_type in ("Relu", "Clip") or (node.op.op_type == "Add" and maker in FLOAT_PRODUCTS)):
             fused.update(node.outputs)
         else:
             remaining.append(node)

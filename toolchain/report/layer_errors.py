@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.calibrate import observe
+from quant.decomposed_ranges import get_original
 from quant.fit_sample import Sample
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.sums.conv import conv2d
@@ -102,8 +103,7 @@ class ErrorNetwork:
     def masks(self) -> frozenset[str]:
         """Return the tensors of the model, before operators are decomposed, in which minus infinity stands for a masked
         value."""
-        decomposition = self.model.decomposition
-        return find_masked_tensors(self.model.proto if decomposition is None else decomposition.original_model)
+        return find_masked_tensors(get_original(self.model.proto, self.model.decomposition))
 
     @cached_property
     def made_by_host(self) -> frozenset[str]:
