@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
+from bench.make_mobilenet_chain import bodies
 from scripts.onnx_builder import build_model
 from tests.support.example_networks import fill_network
+from tests.support.machine_variants import with_sram
+from tests.support.record_plans import record_regions
 from toolchain.api import Build, BuildOptions, build
 from toolchain.schedule.equal_regions import EqualRegions
-from toolchain.schedule.goals import Goal, candidate_plans
+from toolchain.schedule.goals import Goal
 from toolchain.schedule.options import RegionInput
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.text import print_schedule
@@ -65,14 +66,7 @@ def _build(
     model: onnx.ModelProto, machine: str, goal: Goal, level: int = 2, host_nodes: tuple[str, ...] = ("Sin",)
 ) -> tuple[Build, int]:
     """Return the build and the number of regions that were searched."""
-    searched = list[RegionInput]()
-
-    def record(planning: RegionInput, goal: Goal) -> object:
-        searched.append(planning)
-        return candidate_plans(planning, goal)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.compiler.candidate_plans", record)
+    with record_regions() as searched:
         return build(model, BuildOptions(machine, goal=goal, level=level, host_nodes=host_nodes)), len(searched)
 
 
@@ -112,26 +106,21 @@ def test_a_prefetch_brings_the_constants_of_its_own_region(monkeypatch: pytest.M
     assert searched == 7 and once.data == each.data and text == print_schedule(each.schedule)
 
 
-@pytest.mark.parametrize(("is_other_chip", "has_cascade", "searches"), [(False, False, 1), (True, False, 2), (False, True, 2)])
-def test_plans_serve_one_chip_and_have_no_cascades(is_other_chip: bool, has_cascade: bool, searches: int) -> None:
-    recorded = list[RegionInput]()
-
-    def record(planning: RegionInput, goal: Goal) -> Sequence[PlannedRegion]:
-        recorded.append(planning)
-        return candidate_plans(planning, goal)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.compiler.candidate_plans", record)
-        build(_blocks((64,)), BuildOptions("edge16", host_nodes=("Sin",)))
-    planning, regions, searched = recorded[0], EqualRegions(), list[RegionInput]()
-    smaller = planning.chip.with_sram(planning.chip.sram.size // 2)
+@pytest.mark.parametrize(("kib", "is_other_chip", "searches"), [(512, False, 1), (512, True, 2), (16, False, 2)])
+def test_plans_serve_one_chip_and_have_no_cascades(kib: int, is_other_chip: bool, searches: int) -> None:
+    """Check with 16 KiB a network that has a cascade, and otherwise none."""
+    with record_regions() as recorded:
+        build(bodies(1, 14, 8, 48), BuildOptions(with_sram("edge16", kib)))
+    (planning, plans), *_ = recorded
+    assert any(plan.cascades for plan in plans) == (kib == 16)
+    regions, searched = EqualRegions(), list[RegionInput]()
 
     def search(of: RegionInput, goal: Goal) -> Sequence[PlannedRegion]:
         searched.append(of)
-        plans: Sequence[Any] = [SimpleNamespace(cascades=(0,))] if has_cascade else candidate_plans(of, goal)
         return plans
 
-    for of in (planning, replace(planning, chip=smaller) if is_other_chip else planning):
+    smaller = replace(planning, chip=planning.chip.with_sram(planning.chip.sram.size // 2))
+    for of in (planning, smaller if is_other_chip else planning):
         regions.plan(of, Goal(), search)
     assert len(searched) == searches
 

@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from tests.support.example_networks import fill_network
+from tests.support.record_plans import record_regions
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.foundation.cancellation import make_deadline
@@ -24,16 +25,9 @@ SMALL = replace(load_machine("edge16"), chip=load_machine("edge16").chip.with_sr
 @pytest.fixture(scope="module")
 def planning() -> RegionInput:
     """The region of a network that has cascades in this SRAM."""
-    regions = list[RegionInput]()
-
-    def record(region: RegionInput, goal: Goal) -> object:
-        regions.append(region)
-        return candidate_plans(region, goal)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.compiler.candidate_plans", record)
+    with record_regions() as searched:
         build(fill_network("dscnn_kws"), BuildOptions(SMALL))
-    return regions[0]
+    return searched[0][0]
 
 
 def plans_of(planning: RegionInput, steps: SearchSteps) -> str:

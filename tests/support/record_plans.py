@@ -13,15 +13,23 @@ from toolchain.schedule.plan import PlannedRegion
 
 
 @contextmanager
-def record_region_plans() -> Iterator[list[PlannedRegion]]:
-    """Record the plans of regions from which the compiler chooses, in order, while this block runs."""
-    plans: list[PlannedRegion] = []
+def record_regions() -> Iterator[list[tuple[RegionInput, list[PlannedRegion]]]]:
+    """Record each region that the compiler searches plans for and these plans, in order, while this block runs."""
+    searched: list[tuple[RegionInput, list[PlannedRegion]]] = []
 
-    def noted(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
-        plans_of_region = candidate_plans(planning, goal)
-        plans.extend(plans_of_region)
-        return plans_of_region
+    def record(planning: RegionInput, goal: Goal) -> list[PlannedRegion]:
+        searched.append((planning, candidate_plans(planning, goal)))
+        return searched[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.compiler.candidate_plans", noted)
+        patch.setattr("toolchain.compiler.candidate_plans", record)
+        yield searched
+
+
+@contextmanager
+def record_region_plans() -> Iterator[list[PlannedRegion]]:
+    """Record the plans of regions from which the compiler chooses, in order; the list is filled when this block ends."""
+    plans: list[PlannedRegion] = []
+    with record_regions() as searched:
         yield plans
+    plans += (plan for _, plans_of_region in searched for plan in plans_of_region)
