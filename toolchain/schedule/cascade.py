@@ -2,7 +2,8 @@
 
 `schedule.layer_grouping` asks for the cascade of some layers in so many bytes of SRAM. Here it gets tilings, rolling
 buffers, tile buffers and cycles, but no addresses. A root is a tensor with storage of its own. "Resident" roots lie in
-SRAM as a whole; tensors that only the cascade touches have rolling buffers instead.
+SRAM as a whole; tensors that only the cascade touches have rolling buffers instead. Of layers that equal earlier ones
+in all but names (`schedule.equal_windows`) the cascade of those is returned; `CascadePlanner.give_names` makes it theirs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from toolchain.schedule.cascade_candidates import (
     window_key,
 )
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.equal_windows import EqualWindows, Window
 from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.nodes import CHANNELS, COLUMNS, ROWS, Loop, Ring
 from toolchain.schedule.plan import PlannedCascade, Storage, TiledLayer, VisitedStripes
@@ -75,6 +77,8 @@ class CascadePlanner:
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates, sram_bytes)
+        signatures = [signature for signature, _ in candidates]
+        self._windows = EqualWindows(layers, signatures, views, lambda first, end: self.map_inner_roots(first, end, ()).values())
         self._started: dict[CandidateKey, CandidateSeed | None] = {}
         self._drafts: dict[CandidateKey, CascadeCandidate | None] = {}
         self._rings: dict[CandidateKey, int] = {}
@@ -210,32 +214,31 @@ class CascadePlanner:
                     kinds.setdefault(partial[name], set()).add(self._tilings.unit_kind(index))
         return frozenset(root for root, units in kinds.items() if len(units) > 1)
 
-    def rows_bytes(
-        self,
-        first: int,
-        end: int,
-        height: int,
-        resident: frozenset[str],
-        double_buffered: frozenset[str] = frozenset(),
-        sweep: Sweep = UNCUT,
-    ) -> int:
+    def rows_bytes(self, first: int, end: int, height: int, resident: frozenset[str], sweep: Sweep = UNCUT) -> int:
         """Return the bytes of all rolling buffers; more than the SRAM has where a layer needs all of another's output."""
-        key = CandidateKey(first, end, height, resident, double_buffered, sweep)
+        window = self._windows.find_first(Window(first, end, resident))
+        return self._measure_rings(CandidateKey(window.first, window.end, height, window.resident, frozenset(), sweep))
+
+    def _measure_rings(self, key: CandidateKey) -> int:
+        """Return what `rows_bytes` does, with room for one more stripe in double-buffered roots."""
         if key not in self._rings:
-            stripes = self._stripes_of(first, end)
-            rows = stripes.rows(height, double_buffered, self.map_inner_roots(first, end, resident).values())
-            size_bytes = None if rows is None else self._rings_bytes(rows, first, sweep, stripes.widths(sweep, rows))
+            stripes = self._stripes_of(key.first, key.end)
+            inner_roots = self.map_inner_roots(key.first, key.end, key.resident).values()
+            rows = stripes.rows(key.height, key.double_buffered, inner_roots)
+            size_bytes = None if rows is None else self._rings_bytes(rows, key.first, key.sweep, stripes.widths(key.sweep, rows))
             self._rings[key] = self._chip.sram.size + 1 if size_bytes is None else size_bytes
         return self._rings[key]
 
     def plan(
         self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT, stay: bool = False
     ) -> PlannedCascade | None:
-        """Return the timed cascade with the most slots that fit `room`; None where none does.
+        """Return the timed cascade with the most slots that fit `room`, of these layers or of equal ones; None where none
+        does.
 
         `height`: rows of the last output in a stripe. `resident`: roots that lie in SRAM as a whole. `room`: bytes by
         memory, for rolling and tile buffers. `stay`: inputs from DRAM are loaded once for all blocks of channels.
         """
+        first, end, resident = self._windows.find_first(Window(first, end, resident))
         between = self._between_kinds(first, end, resident)
         for double_buffered in dict.fromkeys((between, frozenset[str]())):
             cascade = self._plan(CandidateKey(first, end, height, resident, double_buffered, sweep), room, stay)
@@ -245,11 +248,29 @@ class CascadePlanner:
 
     def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT) -> bool:
         """Return false where not even one call of each layer fits `room`; true does not promise a plan."""
-        return self._find_seed(CandidateKey(first, end, height, resident, frozenset(), sweep), room) is not None
+        window = self._windows.find_first(Window(first, end, resident))
+        key = CandidateKey(window.first, window.end, height, window.resident, frozenset(), sweep)
+        return self._find_seed(key, room) is not None
+
+    def give_names(self, cascade: PlannedCascade, first: int, resident: frozenset[str]) -> PlannedCascade:
+        """Return the cascade of the layers from index `first` on, of which `plan` returned that of equal layers.
+
+        `resident`: roots that lie in SRAM as a whole.
+        """
+        if cascade.first == first:
+            return cascade
+        old, new = cascade.indices, range(first, first + len(cascade.layers))
+        roots, planned = self._windows.map_roots(old, new), dict(zip(new, cascade.layers, strict=True))
+        height = next(loop.step for loop in cascade.loops if loop.axis == ROWS)
+        rows = {roots[root]: count for root, count in cascade.stripes.rows.items()}
+        chosen = {index: TileChoice(tiled.tiling, tiled.units) for index, tiled in planned.items()}
+        draft = self.make_candidate(new, height, rows, resident, chosen, cascade.stripes.sweep)
+        layers = tuple(tiled.as_layer(self._layers[index]) for index, tiled in planned.items())
+        return self._make_cascade(draft, layers, cascade.moved_bytes)
 
     def _find_seed(self, key: CandidateKey, room: Room) -> CandidateSeed | None:
         """Return the seed of a candidate, or None where its least bytes exceed the SRAM of `room`."""
-        if self.rows_bytes(*key) > room[Space.SRAM]:
+        if self._measure_rings(key) > room[Space.SRAM]:
             return None
         if key not in self._started:
             self._started[key] = self._make_seed(key)
@@ -304,15 +325,20 @@ class CascadePlanner:
             tiling, units = draft.chosen[i]
             times = (walk.finish(), walk.busy_cycles) if i == draft.layers[-1] else (0, 0.0)
             layers[i] = TiledLayer.of(self._layers[i], tiling, slots[i], units, counts[i], times)
+        moved_bytes = count_cascade_bytes(layers, draft.visited, draft.inside)
+        return self._make_cascade(draft, tuple(layers.values()), moved_bytes)
+
+    def _make_cascade(self, draft: CascadeCandidate, layers: tuple[TiledLayer, ...], moved_bytes: int) -> PlannedCascade:
+        """Return the cascade of a candidate. `layers`: its plans of layers, the last one with the cycles of all."""
         return PlannedCascade(
             self._loops(draft),
-            layers=tuple(layers.values()),
+            layers=layers,
             first=draft.layers.start,
             stripes=draft.stripes,
             visited=draft.visited,
             views=draft.views,
             inside=draft.inside,
-            moved_bytes=count_cascade_bytes(layers, draft.visited, draft.inside),
+            moved_bytes=moved_bytes,
         )
 
     def _loops(self, draft: CascadeCandidate) -> tuple[Loop, ...]:
@@ -337,7 +363,7 @@ class CascadePlanner:
                 return None
             chosen[call.layer] = tiling
         inside = {n for n, v in self._views.items() if v.root in resident}.union(partial)
-        kept_bytes = least = self.rows_bytes(*key)
+        kept_bytes = least = self._measure_rings(key)
         read: list[int] = []
         for call, rows in zip(calls, stripes.rows_made(height)):
             layer, choice, (_, tiles) = self._layers[call.layer], chosen[call.layer], self._of_call(call, chosen)

@@ -213,7 +213,7 @@ class _Step(NamedTuple):
 
 
 class CascadeCost(NamedTuple):
-    """A planned cascade and its cost.
+    """A planned cascade, perhaps of equal layers, and its cost.
 
     `cascade`: None where only column blocks are left, which are not planned yet; the cost is then a lower bound.
     """
@@ -332,7 +332,9 @@ class GroupingSearch:
     def _make_group(self, step: _Step) -> LayerGroup:
         """Return the step as layers with their cascade, None for a single layer."""
         planned = self._planned.get(step.key, {}).get(step.room)
-        return LayerGroup(step.first, step.end, step.resident, None if planned is None else planned.cascade)
+        cascade = None if planned is None else planned.cascade
+        named = cascade and self._cascades.give_names(cascade, step.first, step.resident_touched)
+        return LayerGroup(step.first, step.end, step.resident, named)
 
     @cached_property
     def _count(self) -> int:
