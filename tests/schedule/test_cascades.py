@@ -25,6 +25,7 @@ from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Space
 from toolchain.schedule.goals import CYCLES, Goal
+from toolchain.schedule.layer_grouping import GroupingSearch
 from toolchain.schedule.plan import PlannedRegion
 from toolchain.schedule.region_planner import RegionPlanner
 from toolchain.schedule.text import print_schedule
@@ -76,6 +77,13 @@ def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_p
     assert cascaded.figures["cycles"] < alone.figures["cycles"]
     expected = sum(plan.cycles for plan in cascaded.plans)
     assert expected == pytest.approx(cascaded.figures["cycles"], rel=0.03)
+
+
+def test_cascades_of_the_last_round_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a search that may plan the cascades of one path alone."""
+    search = GroupingSearch.best
+    monkeypatch.setattr(GroupingSearch, "best", lambda grouping, near, rounds: search(grouping, near, 1))
+    assert all(plan.cascades for plan in _built(bodies(1, 14, 8, 48), with_sram("edge16", 16), tmp_path).plans)
 
 
 def _sound(samples: int) -> onnx.ModelProto:

@@ -284,22 +284,18 @@ class GroupingSearch:
         Each round plans the cascades of the path of least lower bound. The search ends once the best path costs at most
         `near` times that bound, after so many `rounds`, or with the search steps.
         """
-        best_path: _State | None = None
         for _ in range(rounds):
             path = self._path(only_planned=False)
             if path is None:
                 return None
             best_path = self._path(only_planned=True)
-            if best_path is not None and best_path.cost <= near * path.cost:
+            if self._search_steps.over or (best_path is not None and best_path.cost <= near * path.cost):
                 break
             for step in path.steps:
                 if step.end - step.first > 1 and not self._search_steps.over:
                     better = math.inf if best_path is None else step.cost + best_path.cost - path.cost
                     self._settle(step, better)
-            if self._search_steps.over:
-                best_path = self._path(only_planned=True)
-                break
-        return None if best_path is None else [self._make_group(step) for step in best_path.steps]
+        return self.best_of_planned()
 
     def best_of_planned(self) -> list[LayerGroup] | None:
         """Return the steps of the best path whose cascades were planned earlier, or None."""
