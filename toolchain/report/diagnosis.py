@@ -124,7 +124,7 @@ def _row(measurements: LayerMeasurements, block: ComparisonBlock, sums: LayerErr
         cause=None,
         why="",
         remedy="",
-        position=network.blocks.index(block),
+        position=network.positions[block.tensor],
         block=block,
     )
 

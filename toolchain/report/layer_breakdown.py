@@ -117,10 +117,14 @@ def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mappin
         return None
     parts = find_layer_intervals(region, run)
     counted = attribution.totals([part.end for part in parts])
-    layers: list[StallBreakdown] = []
-    for layer in range(len(region.layers)):
-        mine = [i for i, part in enumerate(parts) if part.layer == layer]
-        layers.append({unit: by_reason(chip, cycles[mine].sum(axis=0)) for unit, cycles in counted.items()})
+    owners = np.array([part.layer for part in parts], np.intp)
+    cycles_by_unit: dict[str, np.ndarray] = {}  # int64[layer, reason]
+    for unit, cycles in counted.items():
+        cycles_by_unit[unit] = np.zeros((len(region.layers), cycles.shape[1]), np.int64)
+        np.add.at(cycles_by_unit[unit], owners, cycles)
+    layers: list[StallBreakdown] = [
+        {unit: by_reason(chip, cycles[layer]) for unit, cycles in cycles_by_unit.items()} for layer in range(len(region.layers))
+    ]
     return RegionAttribution({unit: cycles[0] for unit, cycles in attribution.totals().items()}, tuple(layers))
 
 
@@ -131,12 +135,15 @@ def attribute_region(chip: Chip, region: Region, run: Simulation, most: Mapping[
     """
     flow = run.flow
     owners = region.layers_of(flow)
-    shares = np.ones(len(flow))
-    for layer, info in enumerate(region.layers):
-        mine = owners == layer
-        done = int(run.op_macs[mine].sum())
+    is_owned = owners >= 0
+    macs = np.zeros(len(region.layers), np.int64)
+    np.add.at(macs, owners[is_owned], run.op_macs[is_owned])
+    layer_shares = np.ones(len(region.layers))
+    for layer, (info, done) in enumerate(zip(region.layers, macs.tolist(), strict=True)):
         if info.name in most and done > most[info.name]:
-            shares[mine] = most[info.name] / done
+            layer_shares[layer] = most[info.name] / done
+    shares = np.ones(len(flow))
+    shares[is_owned] = layer_shares[owners[is_owned]]
     return attribute_cycles(chip, run, shares)
 
 

@@ -100,6 +100,11 @@ class ErrorNetwork:
         return quant
 
     @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Return the index in `blocks` of the block that makes each chip tensor."""
+        return {block.tensor: index for index, block in enumerate(self.blocks)}
+
+    @cached_property
     def masks(self) -> frozenset[str]:
         """Return the tensors of the model, before operators are decomposed, in which minus infinity stands for a masked
         value."""

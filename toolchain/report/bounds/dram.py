@@ -126,7 +126,8 @@ def _propagate_required(
             for requirements, required_output in ((required, required.get(output)), (computed, output_requirements.get(output))):
                 more = get_required_elements(required_output or RequiredElements(), read, types[name].elements)
                 requirements[name] = join_required(requirements.get(name, RequiredElements()), more)
-    ports = [n for n in computed if n not in {layer.node.outputs[0] for layer in layers}]
+    produced_tensors = {layer.node.outputs[0] for layer in layers}
+    ports = [n for n in computed if n not in produced_tensors]
     return required, computed | {n: with_parts(computed[n], types[n].shape) for n in ports}
 
 

@@ -97,15 +97,16 @@ def min_reload_bytes(stages: Sequence[FlowStage], room: ChipCapacity, span: int 
     return tuple(parts)
 
 
-def list_earlier_constants(stages: Sequence[FlowStage], target: int) -> frozenset[int]:
-    """Return the stages whose constants have been used whole when the first element of stage `target` is there."""
+def list_earlier_constants(stages: Sequence[FlowStage], target: int, first: int = 0) -> frozenset[int]:
+    """Return the stages from `first` on whose constants have been used whole when the first element of stage `target` is
+    there."""
     uses_all_channels: dict[int, bool] = {target: False}
-    for at in range(target, -1, -1):
+    for at in range(target, first - 1, -1):
         if at in uses_all_channels:
             for edge in stages[at].edges:
                 all_channels = edge.mixes or (edge.keeps and uses_all_channels[at])
                 uses_all_channels[edge.source] = uses_all_channels.get(edge.source, False) or all_channels
-    return frozenset(at for at, all_channels in uses_all_channels.items() if all_channels and at != target)
+    return frozenset(at for at, all_channels in uses_all_channels.items() if all_channels and first <= at < target)
 
 
 def _ranges(stages: Sequence[FlowStage], target: int, room: ChipCapacity, span: int) -> list[tuple[int, int]]:
@@ -114,8 +115,8 @@ def _ranges(stages: Sequence[FlowStage], target: int, room: ChipCapacity, span: 
     stage, first = stages[target], max(0, target - span)
     if not stage.requires_all or not stage.edges:
         return []
-    used = list_earlier_constants(stages, target)
-    if _again(sum(stages[i].constant_bytes for i in used if i >= first), stage, room) <= 0:
+    used = list_earlier_constants(stages, target, first)
+    if _again(sum(stages[i].constant_bytes for i in used), stage, room) <= 0:
         return []
     flow, cuts = _Flow(stages, target, first), list[tuple[int, int]]()
     for start in range(target - 1, first - 1, -1):
