@@ -7,7 +7,7 @@ box is its whole output. Operators that are unknown here need nothing, so that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,6 +22,8 @@ from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.pool.integer_pool import IntegerAveragePool, IntegerMaxPool
 from toolchain.ops.softmax import IntegerSoftmax
 from toolchain.report.bounds.required_reads import window_of
+
+_SPAN = 64  # boxes that a walk back from one layer follows at most, so that its time does not grow with the network
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,14 @@ def find_ended_layers(layers: Sequence[Layer]) -> list[np.ndarray]:
     maker = {layer.node.outputs[0]: index for index, layer in enumerate(layers)}
     behind_full: list[np.ndarray] = []  # by layer: those that have ended when all of its output is there
     ended: list[np.ndarray] = []
+
+    @lru_cache(maxsize=4096)  # walks of neighbouring layers ask for the same boxes, up to _SPAN a walk
+    def operands_of(index: int, box: ElementBox) -> Mapping[str, ElementBox]:
+        return operand_boxes(layers[index], box)
+
     for index, layer in enumerate(layers):
-        ended.append(_walk_back(layers, maker, behind_full, _first_operands(layer)))
-        full = _walk_back(layers, maker, behind_full, operand_boxes(layer, full_box(layer.output.shape)))
+        ended.append(_walk_back(layers, maker, behind_full, _first_operands(layer), operands_of))
+        full = _walk_back(layers, maker, behind_full, operands_of(index, full_box(layer.output.shape)), operands_of)
         full[index] = True
         behind_full.append(full)
     return ended
@@ -72,19 +79,19 @@ def _walk_back(
     maker: Mapping[str, int],
     behind_full: Sequence[np.ndarray],
     needs: Mapping[str, ElementBox],
-    span: int = 64,
+    operands_of: Callable[[int, ElementBox], Mapping[str, ElementBox]],
 ) -> np.ndarray:
     """Return the layers that have ended when these boxes of tensors are there, as bool[layer].
 
     `maker`: index of the layer that makes a tensor.
     `behind_full`: by layer, bool[layer] of those that have ended when its whole output is there, itself included.
     `needs`: boxes by tensor.
-    `span`: boxes that are followed at most, so that long chains of layers take no time that grows with its square. Those beyond
-    it end nothing.
+    `operands_of`: returns the boxes of operands that a layer makes a box of its output of (`operand_boxes`).
+    At most _SPAN boxes are followed. Those beyond end nothing.
     """
     ended = np.zeros(len(layers), bool)
     waiting: dict[int, ElementBox] = {maker[name]: box for name, box in needs.items() if name in maker}
-    for _ in range(span):
+    for _ in range(_SPAN):
         if not waiting:
             break
         latest = max(waiting)
@@ -93,7 +100,7 @@ def _walk_back(
             ended |= np.pad(behind_full[latest], (0, len(layers) - len(behind_full[latest])))
             waiting = {at: other for at, other in waiting.items() if not ended[at]}
             continue
-        for name, operand in operand_boxes(layer, box).items():
+        for name, operand in operands_of(latest, box).items():
             at = maker.get(name)
             if at is not None and not ended[at] and (at not in waiting or operand.elements > waiting[at].elements):
                 waiting[at] = operand
