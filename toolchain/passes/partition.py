@@ -101,12 +101,11 @@ def moves_for_host(graph: Graph) -> set[str]:
 def _parts(nodes: Sequence[Node]) -> list[list[Node]]:
     """Return the nodes in connected parts, by tensors that one makes and another reads."""
     part_of: dict[str, list[Node]] = {}  # tensor -> the part that makes it
-    parts: list[list[Node]] = []
     for node in nodes:
         joined = [node]
         for part in {id(p): p for t in node.inputs if (p := part_of.get(t)) is not None}.values():
-            joined = [*part, *joined]
-            parts = [p for p in parts if p is not part]
-        parts.append(joined)
-        part_of |= {t: joined for n in joined for t in n.outputs}
-    return parts
+            smaller, joined = sorted((part, joined), key=len)  # each node is moved a few times, however long a chain is
+            joined += smaller
+            part_of |= {t: joined for n in smaller for t in n.outputs}
+        part_of |= dict.fromkeys(node.outputs, joined)
+    return list({id(part): part for part in part_of.values()}.values())

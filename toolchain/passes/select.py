@@ -9,6 +9,7 @@ What the host makes is permuted on its way in, for free.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -147,12 +148,19 @@ def _select_nodes(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str], tidy:
     spatial = _spatial(graph)
     for node in graph.nodes:
         scope = SelectionContext(
-            graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial, dict(counted)
+            graph,
+            chip,
+            node,
+            ChainMap({}, origins),
+            ChainMap({}, layouts),
+            ChainMap({}, types),
+            ChainMap({}, constants),
+            spatial,
+            ChainMap({}, counted),
         )
         reason = hosted.get(node.name) or _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
-            origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
-            counted = scope.counted
+            scope.adopt()
             nodes += scope.nodes
             continue
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType, fresh_name, step_name
 from toolchain.ops.kit.layout import NCHW, NHWC, permute_to_layout
 from toolchain.ops.permutation import permutation
+
+T = TypeVar("T")
 
 
 class NotSelected(Exception):
@@ -24,7 +27,7 @@ class SelectionContext:
 
     A rule reads operands with `read`, adds nodes with `step` or `add_main_step`, and ends with `emit`.
     `graph`: the model's graph; the chip's tensors and nodes made so far are in the other fields.
-    Those mappings are copies that a rule changes in place; `select` adopts them when the rule succeeds.
+    Those mappings show what was made before, and hold what this rule adds; `adopt` moves it there when the rule succeeds.
     `origins`: by chip tensor, the model's tensor and the layout.
     `layouts`: by model tensor that the chip makes, its layout.
     `types`, `constants`: by tensor of both graphs. A tensor that a rule has computed is float32.
@@ -36,13 +39,21 @@ class SelectionContext:
     graph: Graph
     chip: Chip
     node: OnnxNode
-    origins: dict[str, Origin]
-    layouts: dict[str, str]
-    types: dict[str, TensorType]
-    constants: dict[str, np.ndarray]
+    origins: ChainMap[str, Origin]
+    layouts: ChainMap[str, str]
+    types: ChainMap[str, TensorType]
+    constants: ChainMap[str, np.ndarray]
     spatial: frozenset[str]
-    counted: dict[str, int] = field(default_factory=dict[str, int])
+    counted: ChainMap[str, int]
     nodes: list[Node] = field(default_factory=list[Node])
+
+    def adopt(self) -> None:
+        """Add what the rule has added to the mappings that it was shown."""
+        _adopt(self.origins)
+        _adopt(self.layouts)
+        _adopt(self.types)
+        _adopt(self.constants)
+        _adopt(self.counted)
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -168,3 +179,9 @@ class SelectionContext:
         self._define(name, permute_to_layout(shape, layout), Origin(name, layout))
         self.layouts[name] = layout
         self.nodes.append(Node(self.node.name, op, inputs, (name,), self.node.sources or (self.node.name,)))
+
+
+def _adopt(mapping: ChainMap[str, T]) -> None:
+    """Add the mapping's first layer, which a rule wrote, to the one below it."""
+    added, made_before = mapping.maps
+    made_before.update(added)
