@@ -30,10 +30,18 @@ def find_shared_constants(layers: Iterable[tuple[int, Layer]]) -> frozenset[int]
 
     `layers`: (index, layer) pairs.
     """
-    groups: dict[bytes, list[int]] = {}
+    # Few layers share their constants, so that few operators are digested.
+    candidates_by_constants: dict[bytes, list[tuple[int, Layer]]] = {}
     for index, layer in layers:
-        groups.setdefault(_fingerprint(layer), []).append(index)
-    return frozenset(index for group in groups.values() if len(group) > 1 for index in group)
+        constants = [layer.constants[n] for n in layer.node.inputs if n in layer.constants]
+        candidates_by_constants.setdefault(_digest(constants), []).append((index, layer))
+    shared: set[int] = set()
+    for candidates in candidates_by_constants.values():
+        groups: dict[bytes, list[int]] = {}
+        for index, layer in candidates if len(candidates) > 1 else ():
+            groups.setdefault(_digest(layer.node.op), []).append(index)
+        shared.update(index for group in groups.values() if len(group) > 1 for index in group)
+    return frozenset(shared)
 
 
 def holds_constants(layer: Layer) -> bool:
@@ -48,11 +56,10 @@ def _has_array(value: Any) -> bool:
     return is_array(value) or (is_sequence(value) and any(map(_has_array, value)))
 
 
-def _fingerprint(layer: Layer) -> bytes:
-    """Return a digest that is equal where operator and constants are."""
+def _digest(value: Any) -> bytes:
+    """Return a digest of an operator, or of a list of constants, that is equal where these are."""
     digest = hashlib.sha256()
-    constants = [layer.constants[n] for n in layer.node.inputs if n in layer.constants]
-    for part in _parts((layer.node.op, constants)):
+    for part in _parts(value):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()

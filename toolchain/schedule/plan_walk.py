@@ -60,7 +60,7 @@ class PlanWalk:
     ):
         """The arguments are those of `walk_plan`."""
         self.timer = PlanTimer(model, plan.views, plan.residents, some is None and bool(plan.fetched))
-        self.areas, self._some, self._chip = AccessRanges(), some, model.chip
+        self.areas, self._some, self._chip, self._has_choice = AccessRanges(), some, model.chip, model.choice
         self._ranges: dict[int, dict[Hashable, AccessRange]] = {
             i: dict.fromkeys((block.key for block in pieces.blocks), AccessRange(pieces.space, 0, 0, []))
             for i, pieces in preloaded.items()
@@ -124,7 +124,8 @@ class PlanWalk:
         period, places, preloads = turn(planned.units), slots[run], self._ranges.get(run)
         hoisted = self._hoisted.get(run)
         self.timer.time_tiles(planned.layer, planned.rings, planned.units, visited, period, places, preloads, dealt, hoisted)
-        return [replace(planned, assigned=tuple(self.timer.units))]
+        # Where a machine has a choice of units for no layer, nobody asks which ran each tile.
+        return [replace(planned, assigned=tuple(self.timer.units))] if self._has_choice else [planned]
 
 
 WalkState = tuple[list[tuple[object, dict[str, object]]], list[tuple[AccessRange, SavedRange]]]
