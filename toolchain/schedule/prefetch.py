@@ -57,10 +57,18 @@ class PreloadedCost:
     grows_bytes: int
 
 
-def with_constants_there(plan: PlannedRegion, index: int, model: CostModel) -> PreloadedCost | None:
+TimedLayers = dict[Hashable, tuple[TiledLayer, float]]  # plan and cycles moved of equal layers without their constants
+
+
+def with_constants_there(
+    plan: PlannedRegion, index: int, model: CostModel, signature: Hashable, timed_layers: TimedLayers
+) -> PreloadedCost | None:
     """Return the cost of a layer outside cascades with its constants on the chip when it begins.
 
     None: it is data movement, has prefetches already, or its constants cannot be prefetched.
+
+    `signature`: equal for layers that equal each other in this plan. `timed_layers`: what is timed of one of them, for all; new
+    ones are added.
     """
     tiled, chip, pitch = plan.layers[index], model.chip, dram_alignment(model.chip)
     if not isinstance(tiled, TiledLayer) or tiled.fetches:
@@ -69,16 +77,19 @@ def with_constants_there(plan: PlannedRegion, index: int, model: CostModel) -> P
     constants = collect_constants(layer, tiled.tiling, tiled.units)
     if constants is None or pitch % chip.spaces[constants.space].memory.alignment_bytes:
         return None
-    inside = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in plan.residents)
-    rings = tuple(ring for ring in tiled.rings if not ring.of_constants)
-    timer, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
-    tiles = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
-    here = AccessRange(constants.space, 0, 0, [])
-    preloaded: dict[Hashable, AccessRange] = {block.key: here for block in constants.blocks}
-    timed = timer.layer(layer, tiled.tiling, rings, tiled.units, tiles, period, preloaded)
+    key = signature, tiled.tiling, tiled.units, tuple((ring, ring.sizes, ring.space) for ring in tiled.rings)
+    if key not in timed_layers:
+        inside = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in plan.residents)
+        rings = tuple(ring for ring in tiled.rings if not ring.of_constants)
+        timer, period = PlanTimer(model, plan.views, inside), turn(tiled.units)
+        tiles = list(sample_tiles(layer.tiled.nest(layer, tiled.tiling), period))
+        here = AccessRange(constants.space, 0, 0, [])
+        preloaded: dict[Hashable, AccessRange] = {block.key: here for block in constants.blocks}
+        timed_layers[key] = timer.layer(layer, tiled.tiling, rings, tiled.units, tiles, period, preloaded), timer.moved_cycles
+    timed, moved_cycles = timed_layers[key]
     ring_bytes = tiled.staging_bytes.get(constants.space, 0) - timed.staging_bytes.get(constants.space, 0)
     grows = sum(round_up(block.size_bytes, pitch) for block in constants.blocks) - ring_bytes
-    return PreloadedCost(constants, timed, timer.moved_cycles, grows)
+    return PreloadedCost(constants, timed.as_layer(layer), moved_cycles, grows)
 
 
 Place = Callable[[Sequence[PlannedLayer], bool], PlannedRegion | None]
@@ -136,15 +147,19 @@ class PrefetchSearch:
         costs: PlanCosts,
         place: Place,
         steps: SearchSteps,
+        signature: Callable[[int], Hashable],
+        timed_layers: TimedLayers,
     ):
         """Take a plan without prefetches, and the means to place and time its variants.
 
         `shared`: layers whose constants others have as well, which are left out. `used_bytes`: returns the bytes of a
         memory that are live while each layer runs. `sizes`: of the memories. `place`: returns the plan with other
         layers and new addresses, after a search if its second argument is true; None where they have no place.
+        `signature`: returns a key of a layer, equal for layers that equal each other in this plan. `timed_layers`: of all
+        searches of the region (`with_constants_there`).
         """
         self._plan, self._shared, self._used_bytes, self._sizes, self._place = plan, shared, used_bytes, sizes, place
-        self._steps = steps
+        self._steps, self._signature, self._timed_layers = steps, signature, timed_layers
         self._costs, self._chip = costs, costs.model.chip
         self._known_places: dict[Hashable, PlannedRegion | None] = {}
         self._pitch = dram_alignment(self._chip)
@@ -227,7 +242,8 @@ class PrefetchSearch:
         """The layers whose constants can be prefetched, and that can prefetch for others."""
         others = {i for c in self._plan.cascades for i in c.indices}.union(self._shared)
         alone = (i for i in range(len(self._plan.layers)) if i not in others)
-        costs = ((i, with_constants_there(self._plan, i, self._costs.model)) for i in alone)
+        plan, model = self._plan, self._costs.model
+        costs = ((i, with_constants_there(plan, i, model, self._signature(i), self._timed_layers)) for i in alone)
         return {i: cost for i, cost in costs if cost is not None}
 
     def _room(self, share: float) -> _Bytes:

@@ -19,7 +19,7 @@ from toolchain.schedule.layer_grouping import CascadeCosts, GroupingBounds, Grou
 from toolchain.schedule.options import RegionInput, SearchSteps
 from toolchain.schedule.plan import Part, PlannedLayer, PlannedRegion, TiledLayer, replace_layers
 from toolchain.schedule.plan_cost import ALONE, AMID, LEAST_MOVED, CostWeights, PlanCosts, assign_units
-from toolchain.schedule.prefetch import PrefetchSearch
+from toolchain.schedule.prefetch import PrefetchSearch, TimedLayers
 
 _CLOSE = 1.02  # times the fewest cycles by few works, beyond which all works make no plan the fastest
 _FEW = 12  # layers of a region, up to which all may take turns, and not only those that run while something is spilled
@@ -79,6 +79,7 @@ class RegionPlanner(LayerByLayer):
         super().__init__(planning)
         self.cascade_costs: dict[CostWeights, CascadeCosts] = {}
         self._prefetch_searches: dict[Hashable, PrefetchSearch] = {}
+        self._preloaded: TimedLayers = {}
         self.grouped: tuple[int, PlannedRegion] | None = None
 
     def search_plans(self) -> list[PlannedRegion]:
@@ -207,7 +208,17 @@ class RegionPlanner(LayerByLayer):
                 return self.place(replace_layers(plan.parts, planned), plan.resident, searched)
 
             used_bytes = self.allocation(plan.parts, plan.resident).count_used_bytes
-            search = PrefetchSearch(plan, self.hoister.shared, used_bytes, self.sizes, self.costs, place, self.steps)
+            search = PrefetchSearch(
+                plan,
+                self.hoister.shared,
+                used_bytes,
+                self.sizes,
+                self.costs,
+                place,
+                self.steps,
+                lambda index: self.layerwise.signature(index, plan.resident),
+                self._preloaded,
+            )
             self._prefetch_searches[key] = search
         return self._prefetch_searches[key]
 
