@@ -64,8 +64,9 @@ def test_what_is_named_is_the_best_of_more_samples(
 
     monkeypatch.setattr(AdviceTrials, "_level", level)
     trials = object.__new__(AdviceTrials)
-    unchanged, a, b = (SimpleNamespace(model=name, session=lambda _: "") for name in ("", "a", "b"))
-    trials.__dict__ |= {"_judges": list(range(8)), "_session": "", "_calibrated": SimpleNamespace(network=unchanged)}
+    unchanged, a, b = (SimpleNamespace(model=name, session=lambda *_: "") for name in ("", "a", "b"))
+    calibrated = SimpleNamespace(network=unchanged)
+    trials.__dict__ |= {"_judges": list(range(8)), "_session": "", "_calibrated": calibrated, "_before": None}
     tried = [TriedAdvice(Advice(name), 8.0, after, 2) for name, after in (("a", 25.0), ("b", 18.0))]
     changed: list[Any] = [(a, None), (b, None)]
     confirmed = trials._confirm(None, tried, changed)  # type: ignore[arg-type]

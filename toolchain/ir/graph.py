@@ -230,6 +230,17 @@ class Graph(Generic[OpT]):
         """
         return len(consumers.get(tensor, ())) == 1 and tensor not in self.outputs
 
+    def with_constants_of(self, other: Graph[Any]) -> Graph[OpT]:
+        """Return a copy that holds the other's arrays in place of equal constants of the same name, so that there is one of
+        each.
+        """
+        constants = dict(self.constants)
+        for name, value in self.constants.items():
+            theirs = other.constants.get(name)
+            if theirs is not None and theirs.dtype == value.dtype and np.array_equal(theirs, value):
+                constants[name] = theirs
+        return replace(self, constants=constants)
+
     def with_nodes(
         self,
         nodes: Iterable[Node[Any]],

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from typing import Any
+
+from numpy.typing import NDArray
 
 from quant.calibrate import calibrate
 from quant.fidelity import ErrorSums
@@ -25,8 +28,9 @@ from toolchain.codegen import Region
 from toolchain.compiler import CompiledNetwork, compile_model, time_region
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
-from toolchain.ir.graph import OnnxOp
+from toolchain.ir.graph import Graph, OnnxOp
 from toolchain.passes.match_nodes import match_nodes
+from toolchain.passes.quantized_graph import QuantizedGraph
 from toolchain.passes.select import ASKED_FOR
 from toolchain.repair.calibrate_network import CalibratedNetwork
 from toolchain.repair.equalize import free_ends
@@ -59,6 +63,7 @@ class AdviceTrials:
     `samples`: samples to judge on, of which the first eight at most are used, and samples that ranges are measured on. The
     latter are iterated anew for each trial, so they must not be an iterator.
     `compiled`: the network that is written, with whose cost a piece of advice is compared.
+    `integer`: the integer graph of `calibrated`, without fused epilogues.
     `planned`: the optimization level and the goal of its plans, which those of advice have too.
     `cycles`: simulated cycles of that network, as its report says.
     `pinned`: advice to free ports, which is tried first.
@@ -71,15 +76,19 @@ class AdviceTrials:
         measured: ErrorNetwork,
         samples: tuple[Iterable[Sample], Iterable[Sample]],
         compiled: CompiledNetwork,
+        integer: Graph,
         planned: tuple[int, Goal],
         cycles: int,
         pinned: Sequence[Advice] = (),
     ) -> None:
         self._calibrated, self._session, (self._samples, self._calibration) = calibrated, session, samples
         self._compiled, (self._level_of_plan, self._goal), self._cycles, self._pinned = compiled, planned, cycles, pinned
+        self._before = QuantizedGraph(calibrated.network.graph, integer, calibrated.quantization)
         effort = Effort.of(measured)
         self._is_small = effort.looked_at > 1
         self._remaining, self._few = min(effort.tried, _MOST), min(effort.looked_at, _FEW)
+        # Of which model, tensor and number of samples; the model, whose identity is that name; the values.
+        self._float_values: tuple[tuple[int, str, int], NormalModel, list[NDArray[Any]]] | None = None
 
     @cached_property
     def _few_calibration(self) -> list[Sample]:
@@ -176,18 +185,25 @@ class AdviceTrials:
 
         `session`: of the integer reference. `model`: the same network in float.
         """
-        real = FloatSession(model, [output.tensor])
         error, parts = ErrorSums(), PartSums()
-        for sample in samples:
-            (x,), y = real.run(sample), session.run_detailed(sample).outputs[output.tensor]
+        for sample, x in zip(samples, self._compute_float(model, output.tensor, samples), strict=True):
+            y = session.run_detailed(sample).outputs[output.tensor]
             error.update(x, y)
             parts.update(x, y)
         return min([error.sqnr_db, *(parts.sqnr_db(part) for part in (*output.slices, *output.weak))])
 
+    def _compute_float(self, model: NormalModel, tensor: str, samples: Sequence[Sample]) -> Sequence[NDArray[Any]]:
+        """Return float's values of a tensor on the first judging samples; they are kept until others are asked for."""
+        key = id(model), tensor, len(samples)
+        if self._float_values is None or self._float_values[0] != key:
+            session = FloatSession(model, [tensor])
+            self._float_values = key, model, [session.run(sample)[0] for sample in samples]
+        return self._float_values[2]
+
     def _level_of(self, changed: tuple[Network, Quantization], output: FidelityPart, samples: Sequence[Sample]) -> float:
         """Return `_level` of a network with a quantization. Raise CompileError where the machine cannot express it."""
         network, quantization = changed
-        return self._level(network.session(quantization), network.model, output, samples)
+        return self._level(network.session(quantization, self._before), network.model, output, samples)
 
     def _try(self, advice: Advice, output: FidelityPart, samples: Sequence[Sample]) -> tuple[tuple[Network, Quantization], float]:
         """Return the network as a build with this advice makes it, and the dB of its worst part on these samples. Raise

@@ -91,7 +91,8 @@ def verify_build(
     operands = list_output_operands(model, selection.graph, selection.shown)
     trial_network, pinned = calibrated if judged is None else judged, _advise_free_ports(options, model)
     cycles, planned = int(figures["cycles"]), (options.level, options.planned_for)
-    trials = AdviceTrials(trial_network, judge, network, (samples, calibration), compiled, planned, cycles, pinned)
+    integer = compiled.unfused if judged is None else judge.container.graph
+    trials = AdviceTrials(trial_network, judge, network, (samples, calibration), compiled, integer, planned, cycles, pinned)
     others = calibration if on == "held out" else ()
     subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
     if options.passes.start is None:  # trials are of the model, not of a graph that somebody edited

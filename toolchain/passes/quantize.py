@@ -20,16 +20,19 @@ from toolchain.ops.data_movement import ModelConcat
 from toolchain.ops.interpolated_tables import BENT
 from toolchain.passes.assign import assign_qparams, assign_types, find_shared_concat_parts, get_file_type
 from toolchain.passes.quantize_context import QuantizeContext, ScaleOutOfReach, find_type_substitutes, lower_node
+from toolchain.passes.quantized_graph import QuantizedGraph
 from toolchain.passes.saturation_ranges import get_calibrated_ranges, narrow_ranges
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 
 
-def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
+def quantize(graph: Graph, chip: Chip, quantization: Quantization, earlier: QuantizedGraph | None = None) -> Graph:
     """Return the graph with integer operators; nodes of the host stay ONNX operators.
 
     `graph`: as selected and clamped, of a model to which repair's factors of channels were applied.
     `quantization`: ranges or scales by the model's tensors, requested types, and the choices of repair.
+    `earlier`: a graph like this one that was quantized for the same machine. Equal convolutions are taken from it, which changes
+    nothing but the time.
     An output takes a wider range where a requantization needs a larger scale than the machine has, or an operator asks for
     it.
     Raise CompileError where that needs more than 256 times the range, where the tensor's scale is given, or where a wider
@@ -41,8 +44,13 @@ def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
     factors, wider_ranges, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, quantization.types)
     others = find_type_substitutes(graph, chip)
 
-    def quants_of(instead: Mapping[str, Range]) -> dict[str, Quant]:
-        return assign_qparams(graph, chip, types, quantization.ranges, instead, quantization.types, quantization.over_sequences)
+    assigned: list[tuple[Mapping[str, Range], Mapping[str, Quant]]] = []  # the last ranges, and what they gave
+
+    def quants_of(instead: Mapping[str, Range]) -> Mapping[str, Quant]:
+        if not assigned or assigned[0][0] != instead:
+            requested = quantization.types, quantization.over_sequences
+            assigned[:] = [(dict(instead), assign_qparams(graph, chip, types, quantization.ranges, instead, *requested))]
+        return assigned[0][1]
 
     narrowed_ranges = narrow_ranges(graph, calibrated_ranges, types, quants_of)
     calibrated = {**calibrated_ranges, **narrowed_ranges}
@@ -67,7 +75,7 @@ def quantize(graph: Graph, chip: Chip, quantization: Quantization) -> Graph:
             if not missing_types.isdisjoint(types.values())
         }
         try:
-            integer = _quantize_nodes(graph, scope)
+            integer = _quantize_nodes(graph, scope, earlier)
         except _Widen as wider:
             factors[wider.tensor] = factors.get(wider.tensor, 1.0) * wider.factor
             if factors[wider.tensor] > _WIDEST or wider.tensor not in calibrated:
@@ -150,7 +158,7 @@ class _Widen(CompileError):
         self.tensor, self.factor = tensor, float(2.0 ** np.ceil(np.log2(fault.excess)))
 
 
-def _quantize_nodes(graph: Graph, scope: QuantizeContext) -> Graph:
+def _quantize_nodes(graph: Graph, scope: QuantizeContext, earlier: QuantizedGraph | None) -> Graph:
     """Return the graph with integer nodes. Raise _Widen where an output needs a larger scale than the machine has."""
     quants = scope.quants
     adopted = find_shared_concat_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
@@ -163,8 +171,9 @@ def _quantize_nodes(graph: Graph, scope: QuantizeContext) -> Graph:
         if isinstance(node.op, OnnxOp):
             nodes.append(node)
             continue
+        earlier_node = None if earlier is None else earlier.find(node, scope)
         try:
-            integer_nodes = lower_node(node, scope)
+            integer_nodes = lower_node(node, scope) if earlier_node is None else [earlier_node]
         except ScaleOutOfReach as fault:
             if not 1 < fault.excess < np.inf:
                 raise

@@ -30,6 +30,7 @@ from toolchain.passes.fold_qdq import fuse_selected_clamps
 from toolchain.passes.match_nodes import match_nodes
 from toolchain.passes.pipeline import select_graph
 from toolchain.passes.quantize import quantize
+from toolchain.passes.quantized_graph import QuantizedGraph
 from toolchain.passes.select import Selection
 from toolchain.passes.type_overrides import PRODUCTS, decompose_again, list_weighted_layers, resolve_type_overrides
 from toolchain.repair.channel_scaling import scale_model
@@ -222,7 +223,8 @@ class Network:
             replace(f, reason=reason if sources.get(f.node) else reason_by_node.get(f.node, f.reason))
             for f in selection.fallbacks
         )
-        return replace(self, selection=replace(selection, fallbacks=tuple(fallbacks)), host_nodes=hosted)
+        graph = selection.graph.with_constants_of(self.selection.graph)
+        return replace(self, selection=replace(selection, graph=graph, fallbacks=tuple(fallbacks)), host_nodes=hosted)
 
     def without_range(self, tensor: str, what: str) -> Network | None:
         """Return the network with the producers and consumers of a tensor on the host, since codes cannot hold it.
@@ -261,19 +263,19 @@ class Network:
             pending += summing
         return mask_nodes
 
-    def integer(self, quantization: Quantization) -> Graph:
+    def integer(self, quantization: Quantization, earlier: QuantizedGraph | None = None) -> Graph:
         """Return the integer graph of a quantization without fused epilogues; it computes the bits of the program.
 
-        Raise CompileError where the machine cannot express the quantization.
+        `earlier`: as in `quantize`. Raise CompileError where the machine cannot express the quantization.
         """
-        return quantize(self.graph, self.chip, quantization)
+        return quantize(self.graph, self.chip, quantization, earlier)
 
-    def session(self, quantization: Quantization) -> Session:
+    def session(self, quantization: Quantization, earlier: QuantizedGraph | None = None) -> Session:
         """Return a session of the integer reference, host subgraphs included; `run_detailed` gives every chip tensor's codes.
 
-        Raise CompileError where the machine cannot express the quantization.
+        `earlier`: as in `quantize`. Raise CompileError where the machine cannot express the quantization.
         """
-        container = reference_container(self.model, self.selection, self.machine, self.integer(quantization))
+        container = reference_container(self.model, self.selection, self.machine, self.integer(quantization, earlier))
         return Session(container, backend="reference", host=get_float_host())  # type: ignore[arg-type]
 
 
