@@ -18,6 +18,10 @@ from toolchain.memory.place.numba_support import compiler
 Ints = np.ndarray
 
 
+# Steps that items live on average at most to be placed by steps.
+_BRIEF = 8  # measured with 4,000 items: of 8 steps 37 ms so and 66 by columns, of 16 steps 78 and 68
+
+
 class Fitter:
     """Items as columns, prepared once for many orders. Where one is not plain, `greedy.first_fit` does the work.
 
@@ -29,7 +33,8 @@ class Fitter:
         self.items = items
         self.plain = all(item.plain for item in items)
         fast = _compile_fit() if compiled is not False else None
-        self._run: Callable[..., None] = _fit_by_columns if fast is None else fast
+        lives_briefly = sum(item.end - item.start for item in items) <= _BRIEF * len(items)
+        self._run: Callable[..., None] = fast or (_fit_by_steps if lives_briefly else _fit_by_columns)
         rows = [(item.start, item.end, item.size_bytes, item.alignment_bytes) for item in items]
         self._columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
 
@@ -102,6 +107,27 @@ def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints
         base = tops[gap[0]] if len(gap) else tops[-1]
         bases[i] = lows[placed] = base
         highs[placed] = base + size[i]
+
+
+def _fit_by_steps(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints, n_fixed: int, bases: Ints) -> None:
+    """Fill `bases` as `_fit_by_addresses` does. Each step keeps what is placed there, so items that live long take long."""
+    live: dict[int, set[int]] = {}  # by step, what is placed
+    starts, ends, sizes, alignments = start.tolist(), end.tolist(), size.tolist(), align.tolist()
+    lows = bases.tolist()
+    for placed, i in enumerate(order.tolist()):
+        here = [live.setdefault(step, set()) for step in range(starts[i], ends[i])]
+        if placed >= n_fixed:
+            met, base = set[int]().union(*here), 0
+            for q in sorted(met, key=lows.__getitem__):
+                if lows[q] >= base + sizes[i]:
+                    break
+                if lows[q] + sizes[q] > base:
+                    base = lows[q] + sizes[q]
+                    base += -base % alignments[i]
+            lows[i] = base
+        for items in here:
+            items.add(i)
+    bases[:] = lows
 
 
 @cache
