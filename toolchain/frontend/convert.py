@@ -7,6 +7,7 @@ Types are numpy names (`TensorType.dtype`), also of those that only ml_dtypes ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.errors import CompileError
-from toolchain.foundation.type_guards import is_array
+from toolchain.foundation.type_guards import is_array, is_tuple
 from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
@@ -28,6 +29,7 @@ _NO_VALUES = (
     "writes copies with random weights"
 )
 ARRAYS = frozenset((*FLOATS, *INTEGERS, "bool"))
+_PLAIN = (int, float, str, bytes)  # types of attributes, or of their elements, of which equal ones are made once
 
 
 def node_from_proto(proto: onnx.NodeProto, name: str) -> OnnxNode:
@@ -94,8 +96,19 @@ def node_to_proto(node: OnnxNode) -> onnx.NodeProto:
 
 
 def make_attribute(name: str, value: Any) -> onnx.AttributeProto:
-    """Return the attribute, of the kind that onnx infers from the value; an empty tuple becomes a list of integers."""
-    if isinstance(value, tuple) and not value:
+    """Return the attribute, of the kind that onnx infers from the value; an empty tuple becomes a list of integers.
+
+    Equal attributes may be one object, so callers copy it before they change it.
+    """
+    if type(value) in _PLAIN or (is_tuple(value) and all(type(v) in _PLAIN for v in value)):
+        return _make_plain_attribute(name, value, repr(value))
+    return helper.make_attribute(name, value)
+
+
+@lru_cache(maxsize=4096)
+def _make_plain_attribute(name: str, value: Any, text: str) -> onnx.AttributeProto:
+    """Return the attribute of a number, a text or a tuple of these. `text`: its repr, as 1, 1.0 and True are equal keys."""
+    if value == ():
         return helper.make_attribute(name, [], attr_type=onnx.AttributeProto.INTS)
     return helper.make_attribute(name, value)
 
@@ -131,8 +144,9 @@ def numpy_dtype(name: str) -> np.dtype:
         return np.dtype(getattr(ml_dtypes, name))
 
 
+@lru_cache(maxsize=4096)
 def type_proto(t: TensorType) -> onnx.TypeProto:
-    """Return the ONNX tensor type of this shape and element type."""
+    """Return the ONNX tensor type of this shape and element type, one object for equal types, which nobody may change."""
     return helper.make_tensor_type_proto(elem_type(t.dtype), t.shape)
 
 
@@ -143,4 +157,4 @@ def type_of(array: np.ndarray) -> TensorType:
 
 def value_info(name: str, types: Mapping[str, TensorType]) -> onnx.ValueInfoProto:
     """Return the ONNX declaration of the tensor `name`. Raise KeyError where `types` lacks it."""
-    return helper.make_tensor_value_info(name, elem_type(types[name].dtype), types[name].shape)
+    return helper.make_value_info(name, type_proto(types[name]))
