@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +103,7 @@ class _DealtBlocks:
     """The constant blocks that layers have been given to fetch so far. The owner of a block is the layer that uses it.
 
     `room`: bytes that are free while each layer runs, by memory. `complete`: owners for all of whose blocks there is
-    room. `waiting`: the blocks of each owner that nothing fetches yet, in order; owners without any are left out.
+    room. `waiting`: by owner, in order, the blocks that nothing fetches yet; owners without any are left out.
     `fetched`: for each owner, the layers that fetch its first blocks, in order.
     """
 
@@ -112,9 +112,19 @@ class _DealtBlocks:
     waiting: dict[int, deque[ConstantBlock]]
     fetched: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
+    def iterate_waiting(self) -> Iterator[tuple[int, ConstantBlock]]:
+        """Yield each waiting block with its owner. Blocks may be fetched meanwhile, and mostly few are taken, so that owners are
+        listed in parts.
+        """
+        last, count = -1, 1
+        while owners := list(islice((i for i in self.waiting if i > last), count)):
+            for owner in owners:
+                yield from ((owner, block) for block in list(self.waiting[owner]))
+            last, count = owners[-1], 2 * count
+
     def fetch_rest(self, at: int) -> None:
         """Let a layer, and those before it, fetch the blocks by themselves that still wait, if others fetch some."""
-        for owner in [i for i in self.waiting if i <= at]:
+        for owner in list(takewhile(lambda i: i <= at, self.waiting)):
             blocks = self.waiting.pop(owner)
             if owner in self.fetched and owner in self.complete:
                 self.fetched[owner] += [at] * len(blocks)
@@ -295,7 +305,7 @@ class PrefetchSearch:
         """
         full: set[int] = set()  # owners whose next constant finds no room
         served: set[int] = set()  # owners some of whose constants are fetched here
-        for owner, block in ((i, block) for i in list(dealt.waiting) for block in list(dealt.waiting[i])):
+        for owner, block in dealt.iterate_waiting():
             if owner in full:
                 continue
             cycles = self._block_cycles(block)

@@ -289,7 +289,7 @@ class Convolution(FloatOp):
             x.zero_point,
             numerics.accumulator_bits,
             weight_type,
-            replace(requant, zero_point=offset.output_zero_point),
+            requant if requant.zero_point == offset.output_zero_point else replace(requant, zero_point=offset.output_zero_point),
             None,
             None,
             b.weight.groups,
