@@ -12,8 +12,12 @@ import pytest
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
-from toolchain.isa import decode
+from toolchain.compiler import select_model
+from toolchain.frontend import load_model
+from toolchain.ir.graph import Graph
+from toolchain.isa import decode, load_machine
 from toolchain.machine import Elementwise
+from toolchain.ops.elementwise.select_elementwise import Binary
 from toolchain.runtime import Session
 
 FIRST = "p = MatMul(x, w)  s = Add(p, b)"
@@ -82,3 +86,21 @@ def test_an_output_of_another_shape_stays(tmp_path: Path) -> None:
     path = model(tmp_path, body, output="float[2,20,24] y, float[2,20,24] r")
     data = {"x": np.random.default_rng(5).standard_normal((2, 20, 24)).astype(np.float32)}
     assert min(ratios(build(path, BuildOptions("edge16", repair="none")), path, data)) > 10**2
+
+
+def test_many_sums_rebuild_the_graph_no_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_nodes, rebuilt, counts = Graph.with_nodes, list[Graph[Any]](), list[int]()
+
+    def note_rebuilt(graph: Graph[Any], *args: Any, **options: Any) -> Graph[Any]:
+        rebuilt.append(graph)
+        return with_nodes(graph, *args, **options)
+
+    monkeypatch.setattr(Graph, "with_nodes", note_rebuilt)
+    for layers in (2, 8):
+        steps = (f"p{n} = MatMul(s{n}, w)  g{n} = Sigmoid(p{n})  s{n + 1} = Add(g{n}, s{n})" for n in range(layers))
+        path = model(tmp_path, f"s0 = Relu(x)  {'  '.join(steps)}  y = Relu(s{layers})")
+        rebuilt.clear()
+        graph = select_model(load_model(path), load_machine("edge16")).graph
+        assert sum(isinstance(node.op, Binary) for node in graph.nodes) == layers
+        counts.append(len(rebuilt))
+    assert counts[0] == counts[1]
