@@ -68,13 +68,15 @@ def _group_by_turn(graph: Graph, source: Mapping[str, str], late: Mapping[str, i
 def _make_segments(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:
     """Return a segment for each group of nodes, with what it reads and what later segments need."""
     segments: list[Segment] = []
+    last_reads: dict[str, int] = {}  # by tensor, the last group that reads it
+    for index, (_, nodes) in enumerate(groups):
+        last_reads.update((name, index) for node in nodes for n in node.inputs for name in (n, source.get(n, n)))
+    last_reads.update(dict.fromkeys(graph.outputs, len(groups)))
     for index, (on_chip, nodes) in enumerate(groups):
         produced_tensors = {n for node in nodes for n in node.outputs if n}
         read = dict.fromkeys(n for node in nodes for n in node.inputs if n)
-        later = {source.get(n, n) for _, others in groups[index + 1 :] for node in others for n in node.inputs}
-        later |= {n for _, others in groups[index + 1 :] for node in others for n in node.inputs} | set(graph.outputs)
         inputs = tuple(n for n in read if n not in produced_tensors and n not in graph.constants)
-        outputs = tuple(n for node in nodes for n in node.outputs if n in later)
+        outputs = tuple(n for node in nodes for n in node.outputs if last_reads.get(n, -1) > index)
         segments.append(Segment(on_chip, tuple(nodes), inputs, outputs))
     return segments
 
