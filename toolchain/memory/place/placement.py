@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
 from toolchain.memory.place.allocations import Allocation, list_rights, make_allocations, rights_to_try
+from toolchain.memory.place.compiled_fit import Fitter
 from toolchain.memory.place.core_first import CoreFirst
-from toolchain.memory.place.greedy import NoRoom, first_fit, orders, peak_of, skyline
+from toolchain.memory.place.greedy import FEW, NoRoom, first_fit, orders, peak_of, skyline
 from toolchain.memory.place.search import Decider, Plan, Strategy, Verdict, draw_strategy
 
 DEFAULT_EFFORT_NODES = 20_000
@@ -168,12 +169,14 @@ def _pieces(items: Sequence[Allocation]) -> list[list[int]]:
 def _greedy(items: Sequence[Allocation], target: int) -> list[int] | None:
     """Return the bases of the best greedy plan, the first with a peak of at most `target`; None where no order works."""
     best, peak = None, math.inf
+    fitter = Fitter(items) if len(items) > FEW and all(item.plain for item in items) else None
     for order in orders(items):
         try:
-            best = first_fit(items, order, limit=peak)
+            bases = first_fit(items, order, limit=peak) if fitter is None else fitter.fit(order).tolist()
         except NoRoom:
             continue
-        peak = peak_of(items, best)
+        if (end := peak_of(items, bases)) < peak:
+            best, peak = bases, end
         if peak <= target:
             break
     return best
