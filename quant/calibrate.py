@@ -100,7 +100,7 @@ def calibrate(
     _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
     restored = get_original(model, decomposition)
-    masks, rows = find_masked_tensors(restored), find_row_floors(restored)
+    masks, rows = find_masked_tensors(restored), find_row_floors(restored, set(tensors))
     shared = dict[str, Observer]()
     for owner, names in _group_by_owner(tensors, decomposition).items():
         observer_of_all = make(others.get(names[0]))
@@ -215,7 +215,7 @@ def observe_all(
     shared = dict[str, Histogram]()
     histograms = {name: shared.setdefault(get_range_owner(name, decomposition), Histogram()) for name in tensors}
     restored = get_original(model, decomposition)
-    rows = {name: floor for name, floor in find_row_floors(restored).items() if name in histograms}
+    rows = {name: floor for name, floor in find_row_floors(restored, histograms).items() if name in histograms}
     steps = _steps_of_inputs(model, histograms)
     observe(
         model, data, {**histograms, **steps}, progress=progress, computed_by=computed_by, decomposition=decomposition, rows=rows

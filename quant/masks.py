@@ -7,7 +7,7 @@ there (part of `quant.structural_ranges`). A Softmax stands for any operator of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
@@ -28,16 +28,18 @@ LOWEST = float(np.finfo(np.float32).min)  # what stands for minus infinity where
 SCORE_CONSUMERS = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
 _SCALES = frozenset({"Div", "Mul"})
 _TERMS = frozenset({"Add", "Sub", "Where"})
+_JOINS = frozenset({"Concat", "Max"})  # each element of the result is one of an operand
+_ENDS = SCORE_CONSUMERS | {"ReduceMax"}
 
 
 def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors that are summed into the scores of a Softmax, LogSoftmax, Hardmax or ArgMax, the sums included.
 
-    Minus infinity in any of these is a mask. A sum that the model gives out or other operators read is left out. There a bound in
-    place of minus infinity would be wrong.
+    So are those summed into what a ReduceMax reads. Minus infinity in any of these is a mask. A sum that the model gives out or
+    other operators read is left out. There a bound in place of minus infinity would be wrong.
     """
     graph, masked = Links(model.graph), set[str]()
-    pending = [node.input[0] for node in graph.nodes if node.op_type in SCORE_CONSUMERS and _is_sum(graph, node.input[0])]
+    pending = [node.input[0] for node in graph.nodes if node.op_type in _ENDS and _is_sum(graph, node.input[0])]
     while pending:
         name = pending.pop()
         if name in masked or _is_read_elsewhere(graph, name):
@@ -48,29 +50,34 @@ def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
             continue
         if node.op_type in HANDED_ON or _factor(graph, node):
             pending.append(node.input[0])
-        elif node.op_type in _TERMS:
+        elif node.op_type in _TERMS | _JOINS:
             pending.extend(n for n in _terms(node) if graph.constant(n) is None)
     return frozenset(masked)
 
 
 def _terms(node: onnx.NodeProto) -> Sequence[str]:
-    """Return the operands of a sum, or the two choices of a Where."""
+    """Return the operands of a sum or of a join, or the two choices of a Where."""
     return node.input[1:] if node.op_type == "Where" else node.input
 
 
-def _factor(graph: Links, node: onnx.NodeProto) -> float | None:
-    """Return the positive constant by which a Mul or Div multiplies its first operand; None for any other node."""
+def _factor(graph: Links, node: onnx.NodeProto) -> Range | None:
+    """Return the range of the positive constants by which a Mul or Div multiplies its first operand; None for any other node."""
     value = graph.constant(node.input[1]) if node.op_type in _SCALES else None
-    if value is None or value.size != 1 or not value.item() > 0:
+    if value is None or not value.size or not value.min() > 0:
         return None
-    return float(value.item()) if node.op_type == "Mul" else 1 / float(value.item())
+    low, high = float(value.min()), float(value.max())
+    return Range(low, high) if node.op_type == "Mul" else Range(1 / high, 1 / low)
 
 
 def _is_sum(graph: Links, name: str) -> bool:
-    """Return whether a tensor is a sum, a choice or a masked product, followed back through moves and scalings."""
+    """Return whether a tensor is a sum, a choice or a masked product, followed back through moves, scalings and joins."""
     *_, first = _before(graph, name)
     node = graph.producer(first)
-    return node is not None and (node.op_type in _TERMS or _has_mask_for_bias(graph, node))
+    if node is None:
+        return False
+    if node.op_type in _JOINS:
+        return any(_is_sum(graph, n) for n in node.input)
+    return node.op_type in _TERMS or _has_mask_for_bias(graph, node)
 
 
 def _has_mask_for_bias(graph: Links, node: onnx.NodeProto) -> bool:
@@ -84,7 +91,7 @@ def _is_read_elsewhere(graph: Links, name: str) -> bool:
 
     A ReduceMax does not let it past, since not all positions are masked.
     """
-    return _is_sum(graph, name) and not graph.ends_in(name, {*SCORE_CONSUMERS, "ReduceMax"}, (*HANDED_ON, *_TERMS, *_SCALES))
+    return _is_sum(graph, name) and not graph.ends_in(name, _ENDS, (*HANDED_ON, *_TERMS, *_SCALES, *_JOINS))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
@@ -144,6 +151,27 @@ def _measured_range(r: Range) -> Range:
     return r if r.masking is None else r.masking.ends
 
 
+def _find_observed(graph: Links, name: str, observed: Container[str]) -> tuple[str, tuple[int, ...]]:
+    """Return the first tensor on the way back through Transposes that is among `observed`, else `name` itself.
+
+    The chip's graph has no tensor behind a Transpose that only changes the layout, so none is observed there. The tuple has the
+    dimension of that tensor for each of `name`; it is empty where they are one.
+    """
+    source, places = name, tuple[int, ...]()
+    while source not in observed and (node := graph.producer(source)) is not None and node.op_type == "Transpose":
+        perm = next((tuple(a.ints) for a in node.attribute if a.name == "perm"), ())
+        if not perm:
+            break
+        source, places = node.input[0], tuple(perm[i] for i in places) if places else perm
+    return (source, places) if source in observed else (name, ())
+
+
+def _shows_masks(node: onnx.NodeProto, ranges: Mapping[str, Range]) -> bool:
+    """Return whether a ReduceMax reads masked values, which lie MASK_MARGIN below all maxima, and none of these is masked."""
+    x, y = ranges.get(node.input[0]), ranges.get(node.output[0])
+    return x is not None and y is not None and y.low > MASK_LOW and _measured_range(x).low <= y.low - MASK_MARGIN
+
+
 _Interval = tuple[float, float]
 _ALL = (-inf, inf)
 
@@ -154,8 +182,8 @@ def _needed_intervals(graph: Links, ranges: Mapping[str, Range]) -> dict[str, _I
     for node in reversed(list(graph.nodes)):
         after = intervals.get(node.output[0], _ALL)
         for index, name in enumerate(node.input):
-            if node.op_type == "ReduceMax":  # of a Softmax in steps: a maximum is never among what is masked
-                continue
+            if node.op_type == "ReduceMax" and not _shows_masks(node, ranges):
+                continue  # of a Softmax in steps: a maximum is never among what is masked
             low, high = _needed_by(node, index, after, graph, ranges)
             before = intervals.get(name, (low, high))
             intervals[name] = min(before[0], low), max(before[1], high)
@@ -167,12 +195,18 @@ def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links,
     (`after`)."""
     kind, (low, high) = node.op_type, after
     if kind in SCORE_CONSUMERS:
-        masking = ranges[node.input[0]].masking if node.input[0] in ranges else None
+        observed = ranges.get(_find_observed(graph, node.input[0], ranges)[0])
+        masking = None if observed is None else observed.masking
         return (-inf if masking is None or masking.floor is None else masking.floor), inf
+    if kind == "ReduceMax":
+        return ranges[node.output[0]].low, inf
     if kind in HANDED_ON or kind == "Concat" or (kind == "Where" and index):
         return after
     if factor := _factor(graph, node):
-        return low / factor, high / factor
+        return min(low / factor.low, low / factor.high), max(high / factor.low, high / factor.high)
+    if kind == "Max":
+        others = [_range_of(n, graph, ranges) for i, n in enumerate(node.input) if i != index]
+        return max(low, *(-inf if r is None else r.low for r in others)), high
     if kind not in ("Add", "Sub"):
         return _ALL
     other = _range_of(node.input[1 - index], graph, ranges)
@@ -217,13 +251,17 @@ class RowFloor:
                 self.floor = floor if self.floor is None else min(self.floor, floor)
 
 
-def find_row_floors(model: onnx.ModelProto) -> dict[str, RowFloor]:
-    """Return a fresh RowFloor for each tensor that may be masked and that a Softmax reads."""
-    masks, floors = find_masked_tensors(model), dict[str, RowFloor]()
+def find_row_floors(model: onnx.ModelProto, tensors: Container[str]) -> dict[str, RowFloor]:
+    """Return a fresh RowFloor for each tensor that may be masked and that a Softmax reads.
+
+    `tensors`: those observed. In place of one that is not, the observed one has the floor that it is a Transpose of.
+    """
+    graph, masks, floors = Links(model.graph), find_masked_tensors(model), dict[str, RowFloor]()
     for node in model.graph.node:
         if node.op_type in SCORE_CONSUMERS and node.input[0] in masks:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0 if node.op_type == "ArgMax" else -1)
-            floors.setdefault(node.input[0], RowFloor()).readers.append((node.op_type, axis))
+            name, places = _find_observed(graph, node.input[0], tensors)
+            floors.setdefault(name, RowFloor()).readers.append((node.op_type, places[axis] if places else axis))
     return floors
 
 

@@ -64,6 +64,20 @@ FORMS = {
     "computed": [*SCORES, node("Sub", "one k", "n"), node("Mul", "n low", "p"), node("Add", "s p", "a")],
     "computed_choice": [*SCORES, node("Cast", "k", "c", to=onnx.TensorProto.BOOL), node("Where", "c s low", "a")],
     "bias_of_mask": [*SCORES, node("Relu", "x", "t"), node("Add", "t m", "n"), node("Add", "s n", "a")],
+    "transposed": [*SCORES, node("Add", "s m", "t"), node("Transpose", "t", "a", perm=[0, 1, 3, 2])],
+    "joined": [*SCORES, node("Add", "s m", "t"), node("Concat", "t x", "a", axis=-1)],
+    "scaled_by_head": [*SCORES, node("Add", "s m", "t"), node("Mul", "t by_head", "a")],
+    "larger_of_two": [*SCORES, node("Add", "s m", "t"), node("Max", "t x", "a")],
+}
+# What reads masked values without a Softmax; "upper" masks no row and no column wholly.
+READERS = {
+    "relu": [node("Relu", "a", "y")],
+    "clip": [node("Clip", "a zero one", "y")],
+    "sigmoid": [node("Sigmoid", "a", "y")],
+    "elu": [node("Elu", "a", "y")],
+    "larger of two": [node("Max", "a x", "y")],
+    "largest of a column": [node("ReduceMax", "a", "r", axes=[2]), node("Add", "r x", "y")],
+    "least of a column": [node("Neg", "a", "n"), node("ReduceMin", "n", "r", axes=[2]), node("Add", "r x", "y")],
 }
 
 
@@ -71,10 +85,12 @@ MASKED = {
     "add": "a s", "mul_add": "a s t", "sub": "a s", "where": "a n s", "where_scores": "a s", "expand_slice": "a e larger n s",
     "padded": "a e n s t", "gemm_bias": "a s", "bias_then_mask": "a q r s t x", "mask_then_bias": "a s t x", "scaled": "a s t",
     "codes": "a n s", "computed": "a p s", "computed_choice": "a s", "bias_of_mask": "a n s t",
+    "transposed": "a s t", "joined": "a s t x", "scaled_by_head": "a s t", "larger_of_two": "a s t x",
 }  # fmt: skip
 
 
 def make_masked_model(form: str, low: float) -> onnx.ModelProto:
+    """Return a model with a Softmax behind one of FORMS, or with one of READERS behind a choice on the host."""
     mask = np.where(UPPER, np.float32(low), np.float32(0))
     larger = np.where(np.triu(np.ones((40, 40), bool), 1), np.float32(low), np.float32(0))
     constants = {
@@ -98,12 +114,14 @@ def make_masked_model(form: str, low: float) -> onnx.ModelProto:
         "pads": np.array([0, 0, 0, 0, 0, 0, 0, SIZE // 2]),
         "shape": np.array([1, 2, SIZE, SIZE]),
         "deep": np.array([1, 1, 2, SIZE, SIZE]),
+        "by_head": np.array([0.5, 1.0], np.float32).reshape(1, 2, 1, 1),
     }
-    nodes = [*FORMS[form], node("Softmax", "a", "y", axis=-1)]
+    nodes = [*FORMS[form], node("Softmax", "a", "y", axis=-1)] if form in FORMS else [*FORMS["where_scores"], *READERS[form]]
     used = {name for n in nodes for name in n.input}
     shape = [1, 2, SIZE, SIZE]
     constants = {n: v for n, v in constants.items() if n in used}
-    return build_model(nodes, {n: shape for n in "xk" if n in used}, {"y": shape}, constants)
+    result_shape = [*shape[:3], 2 * SIZE] if form == "joined" else shape
+    return build_model(nodes, {n: shape for n in "xk" if n in used}, {"y": result_shape}, constants)
 
 
 def quality(form: str, low: float, hw: str, folder: Path) -> float:
@@ -131,6 +149,17 @@ def test_every_number_that_masks_masks_alike(form: str, tmp_path: Path) -> None:
         lows = lows[2:]  # a Pad's value is kept as any number down to -1000
     levels_db = [quality(form, low, "edge16", tmp_path) for low in lows]
     assert min(levels_db) >= max(levels_db[lows.index(-1e4)] - 0.5, 28.0), levels_db
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_masked_values_of_which_no_reader_makes_anything_leave_the_others_their_codes(reader: str, tmp_path: Path) -> None:
+    levels_db = [quality(reader, low, "edge16", tmp_path) for low in (-40.0, -1e4, -1e9, LOWEST)]
+    assert min(levels_db) >= max(levels_db[1] - 1, 28.0), levels_db
+
+
+def test_largest_values_of_a_reduction_on_the_host_are_not_masked(tmp_path: Path) -> None:
+    levels_db = [quality("largest of a column", low, "ws8_pow2", tmp_path) for low in (-40.0, -1e4, LOWEST)]
+    assert min(levels_db) >= max(levels_db[1] - 1, 24.0), levels_db
 
 
 @pytest.mark.parametrize("hw, least", [("ws8_pow2", 24.0), ("wide32_w4a16", 22.0)])

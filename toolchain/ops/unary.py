@@ -5,7 +5,9 @@ chip.
 table.
 
 A function is looked at on _LOOKED_AT numbers over a range, and for _ROUNDS rounds on ever smaller parts. Where its effective
-range is sought, _BEYOND of the range is added at each end. It bends at zero where slopes at _NEAR_ZERO on both sides differ by
+range is sought, _BEYOND of the range is added at each end. An effective range of less than _SMALL_PART is looked at anew, up to
+_MASK_ROUNDS times. Each look makes a part 2,048 times smaller, and a mask is down to -3.4e38. A part less than _STEP times its
+ends is a step. A function bends at zero where slopes at _NEAR_ZERO on both sides differ by
 more than _BENT of the larger. Slopes of a curve differ only by the distance times its curvature.
 """
 
@@ -51,7 +53,9 @@ from toolchain.ops.step_functions import find_step_decomposition
 
 _LOOKED_AT = 1 << 12
 _BEYOND = 1 / 64
+_SMALL_PART = 1 / 64  # 64 of the numbers looked at: its ends are known to 1/64
 _ROUNDS = 8
+_MASK_ROUNDS, _STEP = 16, 2.0**-20
 _NEAR_ZERO, _BENT = 2.0**-20, 2.0**-8
 
 
@@ -93,6 +97,18 @@ class Unary(FloatOp):
 
     def get_effective_range(self, input_range: Range, y: Quant, codes: CodeType) -> Range:
         """Return the part of the input's range beyond whose ends the function gives the code that it gives there."""
+        part = first_part = self._find_effective_part(input_range, y, codes)
+        before = input_range
+        for _ in range(_MASK_ROUNDS):  # beside a mask all of it lies between two of the numbers looked at
+            if part.span > before.span * _SMALL_PART:
+                return part
+            if part.span < _STEP * max(abs(part.low), abs(part.high)):
+                break
+            part, before = self._find_effective_part(part, y, codes), part
+        return first_part  # of a step no part is small enough
+
+    def _find_effective_part(self, input_range: Range, y: Quant, codes: CodeType) -> Range:
+        """Return the effective range to within one of the _LOOKED_AT numbers."""
         beyond = input_range.span * _BEYOND  # where a function is about to leave a code at an end, it has not stopped there
         x = np.linspace(input_range.low - beyond, input_range.high + beyond, _LOOKED_AT)
         with np.errstate(all="ignore"):

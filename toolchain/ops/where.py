@@ -13,11 +13,12 @@ from typing import Literal
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.masks import SCORE_CONSUMERS
 from quant.observe import Range
 from quant.producer_links import HANDED_ON
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ops.comparison import Compare, find_missing_function, no_nan, operands, truth
 from toolchain.ops.exact_integers import FINE, TRUTH, CodeOperand, CodeSteps
@@ -52,6 +53,10 @@ class PairExtremum(FloatOp):
     """A float operator y = the larger (max) or smaller (min) of two, as `Compare` tells them apart."""
 
     kind: Literal["max", "min"]
+
+    def get_effective_range(self, input_range: Range, y: Quant, codes: CodeType) -> Range:
+        """Return the part of an operand's range in the output's codes: beyond them it is not chosen, or saturates."""
+        return input_range.within(*(y.scale * (limit - y.zero_point) for limit in codes.limits))
 
     def find_unsupported_reason(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return Compare("greater").find_unsupported_reason(node, graph, chip) or find_missing_function(
@@ -139,7 +144,7 @@ def _is_masked_only(name: str, graph: Graph) -> bool:
             kind = node.op.op_type if isinstance(node.op, OnnxOp) else ""
             if kind in SCORE_CONSUMERS or kind == "ReduceMax" or (kind == "Sub" and _less_largest(node, name, producers)):
                 continue
-            if kind not in (*HANDED_ON, "Add", "Sub", "Where"):
+            if kind not in (*HANDED_ON, "Add", "Concat", "Sub", "Where"):
                 return False
             pending += [n for n in node.outputs if n and n not in visited]
     return True

@@ -20,6 +20,7 @@ from quant.observe import Range
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
 from toolchain.ops.data_movement import ModelConcat
 from toolchain.ops.kit.operator import FloatOp, operator_of, same_scale
+from toolchain.ops.pool.select_pool import MaxPool
 from toolchain.ops.scalar_functions import evaluate
 from toolchain.ops.unary import Unary
 
@@ -27,7 +28,8 @@ Array = NDArray[Any]
 _FURTHER = 16.0  # spans of what was seen, so far it is asked whether a function stays what it is at an end
 _INTEGER_TOLERANCE_CODES = 1e-3  # of a code
 _WORTH = 15 / 16  # of a scale: half a decibel
-_MOST_BITS = 8  # of codes: those of more tell enough
+_WORTH_ROUNDING = 1 / 2  # of a scale, 6 dB, where finer codes mean one rounding more, at most 3 dB
+_ENOUGH_BITS = 8  # a range that has so many bits of codes for its effective part keeps wider codes as they are
 _ROUNDS = 8  # functions in a row through which ends are followed; two without moves between are one by then
 
 
@@ -63,8 +65,9 @@ def get_calibrated_ranges(graph: Graph, ranges: Mapping[str, Range | Quant]) -> 
 def find_effective_ranges(
     graph: Graph, calibrated_ranges: Mapping[str, Range], quants: Mapping[str, Quant], types: Mapping[str, CodeType]
 ) -> dict[str, Range]:
-    """Return the effective range of each tensor of 8 bits or fewer whose readers do not tell its whole calibrated range
-    apart. Other tensors are left out.
+    """Return the effective range of each tensor whose readers do not tell its whole calibrated range apart.
+
+    Other tensors are left out. So are tensors of more than 8 bits, unless fewer than 8 of them are left to the effective range.
 
     What the host reads, what is given out, and a Concat need it all; a Concat's operands are judged each by itself.
     `graph`: of float operators.
@@ -81,19 +84,23 @@ def find_effective_ranges(
         y = node.outputs[0]
         if isinstance(node.op, OnnxOp) or y not in quants or types[y].is_wide:
             return calibrated_ranges[x]
+        if isinstance(node.op, MaxPool) and y in calibrated_ranges:  # what is below all maxima is none of them
+            part, maxima = effective_ranges.get(y, calibrated_ranges[x]), calibrated_ranges[y]
+            return part if part.low > maxima.low else Range(maxima.low, max(part.high, maxima.low), maxima.tails)
         if same_scale(node.op):
             return effective_ranges.get(y, calibrated_ranges[x])
         return operator_of(node, FloatOp).get_effective_range(calibrated_ranges[x], quants[y], types[y])
 
     for x in reversed(list(dict.fromkeys([*graph.inputs, *(n for node in graph.nodes for n in node.outputs)]))):
         readers = consumers.get(x, ())
-        if x not in calibrated_ranges or x not in types or x in fully_read or not readers or types[x].bits > _MOST_BITS:
+        if x not in calibrated_ranges or x not in types or x in fully_read or not readers:
             continue
+        calibrated = calibrated_ranges[x]
         part = reduce(Range.union, (read(node, x) for node in readers))
-        if part.low > calibrated_ranges[x].low or part.high < calibrated_ranges[x].high:
-            effective_ranges[x] = Range(
-                *np.clip((part.low, part.high), calibrated_ranges[x].low, calibrated_ranges[x].high).tolist()
-            )  # they may not meet
+        is_narrower = part.low > calibrated.low or part.high < calibrated.high
+        part = part.within(calibrated.low, calibrated.high)  # they may not meet
+        if is_narrower and part.span <= calibrated.span / 2 ** max(types[x].bits - _ENOUGH_BITS, 0):
+            effective_ranges[x] = part
     return effective_ranges
 
 
@@ -110,8 +117,10 @@ def narrow_ranges(
     """
     narrowed_ranges: dict[str, Range] = {}
     plain = quants_of(narrowed_ranges)
-    exact = {n for node in graph.nodes if _loses_nothing(node, plain, types) for n in (*node.inputs, *node.outputs)}
-    calibrated_ranges = {n: r for n, r in calibrated_ranges.items() if n not in exact}
+    most_scale = dict.fromkeys(calibrated_ranges, _WORTH)
+    for node in graph.nodes:
+        if (bound := _bound_scale_ratio(node, plain, types)) is not None:
+            most_scale |= {n: min(bound, most_scale[n]) for n in (*node.inputs, *node.outputs) if n in most_scale}
     quants = plain
     for _ in range(_ROUNDS):  # finer codes tell finer
         effective_ranges = {
@@ -119,7 +128,7 @@ def narrow_ranges(
             for n, r in find_effective_ranges(graph, calibrated_ranges, quants, types).items()
         }
         quants = quants_of(effective_ranges)
-        effective_ranges = {n: r for n, r in effective_ranges.items() if quants[n].scale <= _WORTH * plain[n].scale}
+        effective_ranges = {n: r for n, r in effective_ranges.items() if quants[n].scale <= most_scale[n] * plain[n].scale}
         if effective_ranges == narrowed_ranges:
             break
         narrowed_ranges, quants = effective_ranges, quants_of(effective_ranges)
@@ -154,18 +163,26 @@ def find_saturation_ranges(graph: Graph, integer: Graph, ranges: Mapping[str, Ra
     return saturation_ranges
 
 
-def _loses_nothing(node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType]) -> bool:
-    """Return whether a function maps each code exactly to a code, as a change of sign does, so that other scales would round."""
+def _bound_scale_ratio(node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType]) -> float | None:
+    """Return how many times its scale a tensor's finer one may be, for a function that maps each code exactly to a code.
+
+    Such is a change of sign, and other scales would round once more. None for other functions, and for one that makes one code
+    of all codes, which loses what these stand for.
+    """
     if not isinstance(node.op, Unary) or types[node.inputs[0]].is_wide:
-        return False
+        return None
     x, y = quants[node.inputs[0]], quants[node.outputs[0]]
     low, high = types[node.inputs[0]].limits
     with np.errstate(all="ignore"):
         output_codes = evaluate(node.op.function, x.scale * (np.linspace(low, high, 256).round() - x.zero_point)) / y.scale
-        return bool((np.abs(output_codes - np.rint(output_codes)) < _INTEGER_TOLERANCE_CODES).all())
+        rounded = np.rint(output_codes)
+        if not (np.abs(output_codes - rounded) < _INTEGER_TOLERANCE_CODES).all():
+            return None
+    return _WORTH_ROUNDING if np.ptp(rounded) else None
 
 
 def _a_code_further(part: Range, codes: CodeType, calibrated_range: Range) -> Range:
     """Return the range extended by one code at each end, inside the calibrated range."""
     step = part.with_zero().span / (2**codes.bits - 1)
-    return Range(max(part.low - step, calibrated_range.low), min(part.high + step, calibrated_range.high))
+    low, high = max(part.low - step, calibrated_range.low), min(part.high + step, calibrated_range.high)
+    return Range(low, high, part.tails)
