@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from quant.part_sums import PartSums
 from toolchain.api import Build, BuildOptions, build
+from toolchain.repair.sample_folds import Fold
 from toolchain.report.build_text import fidelity_text
 from toolchain.report.fidelity import LOW_DB, FidelityPart, ScoreAgreement
 from toolchain.report.gate import Gate
@@ -122,6 +123,22 @@ def test_a_sample_that_is_lost_makes_its_output_poor() -> None:
     assert line[0].poor and line[1] == "output y: SQNR 15.0 dB, -4.7 dB in the worst sample against float"
     (line,) = output_lines(judge_parts([replace(part, worst_sample_db=5.0)], [], (), ()))
     assert not line[0].poor
+
+
+def test_a_quiet_sample_that_is_lost_is_named(tmp_path: Path) -> None:
+    """One of the samples is silent, and one is quiet and below half a step of the codes."""
+    x = np.random.default_rng(3).standard_normal((24, 4, 8, 8))
+    x[20], x[21] = 1e-4 * x[20], 0.003 * x[21]
+    options = save(tmp_path, "(float[1,4,8,8] y) { y = Conv(x, w) }", x=x, w=np.eye(4).reshape(4, 4, 1, 1))
+    np.savez(tmp_path / "judge.npz", x=x[20:24].astype(np.float32))
+    built = build(tmp_path / "m.onnx", replace(options, judge=str(tmp_path / "judge.npz")))
+    (note,) = (n for n in built.notes if "zeros" in n)
+    assert note.startswith("y: sample 1 of --judge has 0.0 dB, where zeros would have 0; its values are 247 times")
+
+
+def test_samples_that_were_picked_know_their_places() -> None:
+    samples = [{"x": np.full(4, i)} for i in range(5)]
+    assert Fold.of(samples).pick([3, 1, 0]).pick([1, 2]).places == (1, 3) and Fold.of(samples).places == ()
 
 
 def test_scores_of_what_is_not_there_are_no_parts() -> None:

@@ -94,7 +94,8 @@ def verify_build(
     integer = compiled.unfused if judged is None else judge.container.graph
     trials = AdviceTrials(trial_network, judge, network, (samples, calibration), compiled, integer, planned, cycles, pinned)
     others = calibration if on == "held out" else ()
-    subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others)
+    places = samples.places if isinstance(samples, Fold) else ()
+    subject = AccuracyInput(model, judged_by, reference, network, quantized, operands, samples, on, samples.count, others, places)
     if options.passes.start is None:  # trials are of the model, not of a graph that somebody edited
         subject = replace(subject, try_advice=trials.run, steps=list_step_advice(trial_network.network, figures))
     shared = make_shared_warnings(model, compiled.unfused, selection.origins, selection.shared, chip, samples)

@@ -33,11 +33,13 @@ class Fold:
     `start`: begins a new pass over them.
     `count`: how many there are; None where that is not known.
     `random`: they are drawn and no data of the user's.
+    `places`: index of each in the data that they were picked from; empty for all of the data.
     """
 
     start: Callable[[], Iterator[Sample]]
     count: int | None
     random: bool = False
+    places: tuple[int, ...] = ()
     _sample_cache: list[Sample] = field(default_factory=list[Sample])
     _traits: list[SampleTraits] = field(default_factory=list[SampleTraits])
 
@@ -82,7 +84,8 @@ class Fold:
         else:
             order, wanted = sorted(indices), frozenset(indices)
             start = lambda: (sample for index, sample in enumerate(self) if index in wanted)  # noqa: E731
-        return Fold(start, len(order), self.random, _traits=[self._traits[i] for i in order] if self._traits else [])
+        places = tuple(self.places[i] if self.places else i for i in order)
+        return Fold(start, len(order), self.random, places, _traits=[self._traits[i] for i in order] if self._traits else [])
 
 
 NONE = Fold(lambda: iter(()), 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ from toolchain.report.findings import (
     format_trials,
 )
 from toolchain.report.gate import Evaluation, Gate, Score, failures, run_evaluation
-from toolchain.report.part_verdicts import PartVerdict, is_low, judge_parts, output_lines
+from toolchain.report.part_verdicts import PartVerdict, is_low, judge_parts, list_quiet_notes, output_lines
 from toolchain.report.report_text import RANDOM
 from toolchain.runtime import Run, Session
 
@@ -71,6 +72,7 @@ class AccuracyInput:
     `samples`: samples to judge on, which start afresh each time that they are iterated.
     `on`: where they come from.
     `sample_count`: the number of samples; None where it is not known.
+    `places`: index of each of the samples in the user's data; empty where they are all of these.
     `others`: further samples, for means of channels alone.
     `try_advice`: tries remedies on an output part and returns what each gains.
     `steps`: advice to leave to the host what the chip computes in steps.
@@ -86,6 +88,7 @@ class AccuracyInput:
     on: JudgedOn
     sample_count: int | None = None
     others: Iterable[Sample] = ()
+    places: Sequence[int] = ()
     try_advice: Callable[[FidelityPart, Sequence[Advice]], list[TriedAdvice]] = _try_none
     steps: Sequence[StepAdvice] = ()
 
@@ -166,14 +169,21 @@ def evaluate_accuracy(
     figures["worst_layers"] = [] if worst is None else [trials.with_tried(w).as_json() for w in worst.layers]
     if errors is not None:
         errors = replace(errors, findings=tuple(map(trials.with_tried, errors.findings)))
+    quiet = list_quiet_notes(measured.outputs, measured.concats, worst.silent, partial(_name_sample, subject)) if worst else []
     layer_warnings = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
     return AccuracyResult(
         figures,
         (*(line for v, line in lines if v.warns), *gate.list_low_parts(gated_parts), *layer_warnings),
         tuple(failures(blamed, score, findings[0] if findings else None)),
         errors,
-        (*(line for v, line in lines if not v.warns), *steps),
+        (*(line for v, line in lines if not v.warns), *quiet, *steps),
     )
+
+
+def _name_sample(subject: AccuracyInput, index: int) -> str:
+    """Return how the user finds a sample that judges: its index in the data, from 0."""
+    option = "--judge" if subject.on == "judge" else "--calib"
+    return f"sample {subject.places[index] if subject.places else index} of {option}"
 
 
 def _parts_by_kind(measured: Fidelities) -> dict[str, Sequence[FidelityPart]]:

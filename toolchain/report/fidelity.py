@@ -70,6 +70,19 @@ class ScoreAgreement:
 
 
 @dataclass(frozen=True)
+class QuietSample:
+    """The worst of the samples that are too quiet to be judged alone, and no silence.
+
+    `index`: its index among the samples that judge. `sqnr_db`: its level.
+    `times_smaller`: the rms of all samples over its own.
+    """
+
+    index: int
+    sqnr_db: float
+    times_smaller: float
+
+
+@dataclass(frozen=True)
 class FidelityPart(Fidelity):
     """The figures of one output, of one operand of a Concat, or of one slice of these, over all samples.
 
@@ -80,6 +93,7 @@ class FidelityPart(Fidelity):
     `worst_sample_db`: the least SQNR of one sample. Samples of less than a hundredth of the mean energy are left out.
     `standard_error_db`: of `sqnr_db`, from leaving out each sample in turn. It is None where that is not finite.
     `sample_levels`: the SQNR of each sample in order, infinite of those with less than a millionth of the mean energy.
+    `quiet`: the worst of the samples that `worst_sample_db` leaves out; None where there is none, or it is silence.
     `slices`: parts of the tensor whose values are of unlike size, each along one axis.
     `weak`: indices of each axis below LOW_DB, of any size, the axis with the worst first.
     `peak`: the largest value in float, with its sign.
@@ -94,6 +108,7 @@ class FidelityPart(Fidelity):
     worst_sample_db: float = math.inf
     standard_error_db: float | None = None
     sample_levels: tuple[float, ...] = ()
+    quiet: QuietSample | None = None
     slices: tuple[TensorSlice, ...] = ()
     weak: tuple[TensorSlice, ...] = ()
     peak: float = math.inf
@@ -246,6 +261,17 @@ class _TensorSums:
         return min(self._list_sample_levels(QUIET), default=math.inf)
 
     @property
+    def quiet(self) -> QuietSample | None:
+        """Return the worst of the samples with less than 1 / QUIET and more than 1 / SILENT of the mean energy; None without
+        any."""
+        mean = sum(self._energies) / max(len(self._energies), 1)
+        quiet = [i for i, energy in enumerate(self._energies) if mean / SILENT < energy <= mean / QUIET]
+        if not quiet:
+            return None
+        worst = min(quiet, key=lambda i: self.each_db[i])
+        return QuietSample(worst, self.each_db[worst], math.sqrt(mean / self._energies[worst]))
+
+    @property
     def standard_error_db(self) -> float | None:
         """Return the standard error of the SQNR in dB, from leaving out each sample in turn; None where one is all that has
         error."""
@@ -276,6 +302,7 @@ class _TensorSums:
             worst_sample_db=self.worst_sample_db,
             standard_error_db=self.standard_error_db,
             sample_levels=self._list_sample_levels(SILENT),
+            quiet=self.quiet,
             slices=tuple(self.parts.slices(means)),
             weak=tuple(self.parts.list_weak_slices(LOW_DB, means)),
             peak=self.parts.peak,

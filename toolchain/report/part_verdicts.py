@@ -11,7 +11,7 @@ are all low, the worst is named only UNLIKE_DB below its output. A sample below 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from quant.fidelity import POOR_COSINE, POOR_SQNR_DB
@@ -153,6 +153,28 @@ def _find_harmless(part: FidelityPart, silent: Collection[str]) -> str:
     if part.scores is not None and part.keeps_scores:
         return f"{100 * part.scores.f1:.1f} % (F1) of its scores above {' and '.join(map(str, SCORE_LEVELS))} are float's"
     return ""
+
+
+def list_quiet_notes(
+    outputs: Sequence[FidelityPart], operands: Sequence[FidelityPart], silent: Collection[str], name_sample: Callable[[int], str]
+) -> list[str]:
+    """Return a note for each output that loses a quiet sample: the part, the sample, its level, and how quiet it is.
+
+    Louder samples are in the verdicts. An operand of a Concat is named where its output is not.
+    `silent`: model tensors whose values 16 bits cannot hold.
+    `name_sample`: returns the user's name of a sample by its index among those that judge.
+    """
+    notes, named = list[str](), set[str]()
+    for part in (*outputs, *operands):
+        quiet = part.quiet
+        if quiet is None or quiet.sqnr_db > LOST_SAMPLE_DB or not named.isdisjoint(part.outputs) or _find_harmless(part, silent):
+            continue
+        named.update(part.outputs)
+        notes.append(
+            f"{part.name}: {name_sample(quiet.index)} has {_level(quiet.sqnr_db)} dB, where zeros would have 0; "
+            f"its values are {quiet.times_smaller:.3g} times smaller than those of all samples"
+        )
+    return notes
 
 
 def output_lines(verdicts: Sequence[PartVerdict]) -> Iterator[tuple[PartVerdict, str]]:
