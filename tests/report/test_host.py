@@ -19,7 +19,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.passes.select import ASKED_FOR
 from toolchain.report import host_warnings
 from toolchain.report.host_metrics import MACS, count_work, host_subgraph_macs
-from toolchain.report.report_text import totals_text
+from toolchain.report.report_text import fallbacks_text, segments_text, totals_text
 from toolchain.report.warnings import calibration_warnings
 
 CONVOLUTION_MACS = 4 * 3 * 9 * 8 * 8
@@ -203,3 +203,22 @@ def test_what_the_user_asked_for_is_no_warning() -> None:
 def test_few_samples_are_said() -> None:
     assert calibration_warnings(15) == ["calibrated on 15 samples; ranges of fewer than 16 may not hold for other data"]
     assert calibration_warnings(16) == calibration_warnings(None) == []
+
+
+def test_many_segments_are_counted_and_the_first_are_listed() -> None:
+    def segment(where: str, nodes: int) -> dict[str, Any]:
+        return {"where": where, "nodes": nodes, "on_cpu": []}
+
+    segments = [segment("npu (simulator)", 3), segment("CPUExecutionProvider", 1)]
+    assert segments_text({"segments": segments}, 2) == "ran: 3 nodes on npu (simulator), 1 node on CPUExecutionProvider"
+    assert segments_text({"segments": segments * 5}, 2) == (
+        "ran: 5 nodes in 5 segments on CPUExecutionProvider, 15 nodes in 5 segments on npu (simulator); "
+        "the first: 3 nodes on npu (simulator), 1 node on CPUExecutionProvider"
+    )
+
+
+def test_many_nodes_of_the_host_are_counted_and_the_first_are_listed() -> None:
+    fallbacks = [{"node": f"n{i}", "op": "Det", "reason": "not here"} for i in range(5)]
+    lines = fallbacks_text({"fallbacks": fallbacks}, 2).splitlines()
+    assert lines[0] == "5 nodes run on the host:" and lines[-1] == "and 3 more" and len(lines) == 6
+    assert len(fallbacks_text({"fallbacks": fallbacks}).splitlines()) == 8 and fallbacks_text({"fallbacks": []}, 2) == ""

@@ -39,6 +39,8 @@ from toolchain.hw.timing_terms import TERMS
 if TYPE_CHECKING:
     from toolchain.runtime import Run, Session
 
+_MOST_LISTED = 8  # nodes and segments that are printed one by one
+
 
 def main() -> None:
     """Run the command on the process's arguments and exit."""
@@ -298,10 +300,11 @@ def _report(session: Session, figures: dict[str, Any]) -> str:
         else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",
         build_text.attribution_text(figures) if timed else "",
         build_text.traffic_text(figures) if timed else "",
-        report_text.fallbacks_text(figures),
-        "ran: " + ", ".join(map(report_text.format_segment, figures["segments"])),
+        report_text.fallbacks_text(figures, _MOST_LISTED),
+        report_text.segments_text(figures, _MOST_LISTED),
     ]
-    return "\n\n".join(s for s in sections if s)
+    more = max(len(figures["fallbacks"]), len(figures["segments"])) > _MOST_LISTED
+    return "\n\n".join(s for s in (*sections, "--json FILE has all nodes and segments" if more else "") if s)
 
 
 def _require_machine(session: Session, model: Path, hw: str) -> None:

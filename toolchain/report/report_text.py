@@ -220,6 +220,19 @@ def format_segment(segment: Mapping[str, Any]) -> str:
     return f"{text} ({len(nodes)} of them on the CPU: {'; '.join(nodes)})" if nodes else text
 
 
+def segments_text(figures: Mapping[str, Any], most: int) -> str:
+    """Return which segments ran where: in order up to `most` of them, of more how many ran in each place, with their nodes."""
+    segments: Sequence[Mapping[str, Any]] = figures["segments"]
+    texts = [*map(format_segment, segments)]
+    if len(texts) <= most:
+        return f"ran: {', '.join(texts)}"
+    counts, nodes = Counter(s["where"] for s in segments), Counter[str]()
+    for segment in segments:
+        nodes[segment["where"]] += segment["nodes"]
+    places = (f"{format_count(nodes[where], 'node')} in {n} segments on {where}" for where, n in sorted(counts.items()))
+    return f"ran: {', '.join(places)}; the first: {', '.join(texts[:most])}"
+
+
 def host_segments_text(figures: Mapping[str, Any]) -> str:
     """Return where the host subgraphs ran; the text is empty without any.
 
@@ -232,15 +245,17 @@ def host_segments_text(figures: Mapping[str, Any]) -> str:
     return f"host subgraphs ran: {', '.join(texts)}" if hosted else ""
 
 
-def fallbacks_text(figures: Mapping[str, Any]) -> str:
-    """Return a table of the nodes that the host runs, each with its reason; the text is empty without any."""
+def fallbacks_text(figures: Mapping[str, Any], most: int | None = None) -> str:
+    """Return a table of the nodes that the host runs, each with its reason; the text is empty without any.
+
+    `most`: rows to show; the others are counted. None: all.
+    """
     rows = [(cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
-    return (
-        ""
-        if not rows
-        else f"{format_count(len(rows), 'node')} {'runs' if len(rows) == 1 else 'run'} on the host:\n"
-        + table(("node", "operator", "reason"), rows, ())
-    )
+    if not rows:
+        return ""
+    title = f"{format_count(len(rows), 'node')} {'runs' if len(rows) == 1 else 'run'} on the host:"
+    others = f"\nand {len(rows) - most} more" if most is not None and len(rows) > most else ""
+    return f"{title}\n{table(('node', 'operator', 'reason'), rows[:most], ())}{others}"
 
 
 def repair_text(figures: Mapping[str, Any]) -> str:
