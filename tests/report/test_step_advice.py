@@ -192,3 +192,23 @@ def test_steps_on_the_host_help_by_their_loss_or_by_their_time(
     assert trial.helps == helps and (choose_trial([trial]) is trial) == helps
     other = replace(trial, advice=Advice("--host-node b", ("b",)))
     assert other.helps == (after_db >= 23.0)
+
+
+def test_a_norm_of_many_nodes_is_advised_by_its_last(tmp_path: Path) -> None:
+    """Pictures of unlike contrast, divided by their deviation, whose squares have one scale for all."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((20, 1, 3, 8, 8)) * rng.uniform(0.05, 1, (20, 1, 1, 1, 1))).astype(np.float32)
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], "mean", axes=[1, 2, 3]),
+        helper.make_node("Sub", ["x", "mean"], ["d"], "d"),
+        helper.make_node("Mul", ["d", "d"], ["square"], "square"),
+        helper.make_node("ReduceMean", ["square"], ["variance"], "variance", axes=[1, 2, 3]),
+        helper.make_node("Sqrt", ["variance"], ["root"], "root"),
+        helper.make_node("Add", ["root", "least"], ["deviation"], "deviation"),
+        helper.make_node("Div", ["d", "deviation"], ["n"], "n"),
+        helper.make_node("Conv", ["n", "w"], ["y"], "y"),
+    ]
+    constants = {"least": np.float32(1e-6), "w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32)}
+    model, options = save(tmp_path, nodes, constants, x, (1, 4, 6, 6))
+    built = build(model, BuildOptions("transformer64", options.calibration, repair="none"))
+    assert any(": --host-node n (" in note for note in list_advised(built)), built.notes

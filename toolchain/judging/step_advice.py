@@ -63,10 +63,13 @@ def _group_step_operators(model: NormalModel) -> list[list[OnnxNode]]:
 
 def _advise(model: NormalModel, nodes: Sequence[OnnxNode], is_always_tried: bool) -> StepAdvice | None:
     """Return the advice for these nodes, by their operator's name where that means just these; None where they are too many to
-    name."""
-    names = tuple(_list_names(nodes))
+    name.
+
+    An operator that stands for several nodes of the file, as a norm does, is named by the last: with it the others go.
+    """
+    names, last_names = tuple(_list_names(nodes)), tuple(dict.fromkeys((n.sources or (n.name,))[-1] for n in nodes))
     advice = _advise_kind(model, nodes[0].op.op_type, names) if len(names) > 1 else None
-    advice = advise_host(names) if advice is None and len(names) <= _NAMED else advice
+    advice = advise_host(last_names) if advice is None and len(last_names) <= _NAMED else advice
     if advice is None:
         return None
     tensors = frozenset(name for node in nodes for name in node.outputs)
