@@ -155,6 +155,17 @@ def test_probabilities_are_judged_by_their_logarithms(form: tuple[str, str, str]
     assert probabilities == pytest.approx(logits, abs=1) and 20 < logits < 45
 
 
+def test_probabilities_of_scores_that_no_step_makes_are_judged_themselves(tmp_path: Path) -> None:
+    """The Transpose before a Softmax in steps becomes part of its maximum and its difference."""
+    text = "g (float[1,2,6,6] x) => (float[1,2,6,6] y) { s = Relu(x) t = Transpose<perm=[0,1,3,2]>(s) y = Softmax<axis=-1>(t) }"
+    net = network(text, {}, tmp_path)
+    decomposed_model = decompose_model(net.model, net.chip)
+    assert "t" in decomposed_model.undivided.types and "t" not in decomposed_model.types
+    net = replace(net, model=decomposed_model, selection=select_model(decomposed_model, net.machine))
+    drawn = samples((1, 2, 6, 6), 8)
+    assert OutputEvaluator(drawn).verdict(net, plain(net, drawn)).decibels > 20
+
+
 def test_few_samples_keep_nothing() -> None:
     few = BEFORE[: LEAST_JUDGES - 1]
     assert verdict(*np.add(few, 3)).objection(verdict(*few)) == "the outputs gain 3.00 dB, on 7 samples: it takes 8 to tell"

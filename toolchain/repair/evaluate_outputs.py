@@ -303,13 +303,17 @@ class _Softmax:
 
 
 def _softmaxes(network: Network) -> list[_Softmax]:
-    """Return each Softmax that directly makes an output of the model."""
+    """Return each Softmax that directly makes an output of the model.
+
+    One whose scores are no tensor of the model in steps is left out, as behind a Transpose that went into another. Its
+    probabilities are judged.
+    """
     model = network.model.undivided or network.model
     hosted = {n.outputs[0] for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp)}
     return [
         _Softmax(n.outputs[0], n.inputs[0], n.op.attributes.get("axis", -1), n.outputs[0] in hosted)
         for n in model.graph.nodes
-        if n.op.op_type == "Softmax" and n.outputs[0] in network.model.graph.outputs
+        if n.op.op_type == "Softmax" and n.outputs[0] in network.model.graph.outputs and n.inputs[0] in network.model.types
     ]
 
 
