@@ -31,7 +31,7 @@ def group_near_copies(traits: Sequence[SampleTraits]) -> list[int]:
     """Return for each sample the index of the first sample of its group; a sample that is like no other has its own index.
 
     Two samples are near-copies where their looks are near in each input. Near is within 0.2 of the distance of unrelated
-    samples. Pictures are also near within 0.1 of what varies inside them. Inputs whose looks never vary, or have fewer
+    samples, also where all are brought to one size. Pictures are also near within 0.1 of what varies inside them. Inputs whose looks never vary, or have fewer
     than 16 cells, do not count.
     Samples are grouped through chains of near-copies. Equal samples always are; of more than 2,048 only these.
     """
@@ -79,18 +79,17 @@ def _relative_squares(traits: Sequence[SampleTraits]) -> NDArray[np.float64] | N
 
     None where no input has a look that varies and has 16 cells.
     """
-    tables = [table for table, _ in _list_varied(traits)]
+    tables = [table - table.mean(0) for table, _ in _list_varied(traits)]
     return sum((_squares_apart(t) / np.square(t).sum(1).mean() for t in tables), np.zeros(())) if tables else None
 
 
 def _list_varied(traits: Sequence[SampleTraits]) -> list[tuple[NDArray[np.float64], Sequence[Look]]]:
-    """Return (float64[n, 2 m] without their mean, looks) of each input whose looks vary and have m >= 16 cells."""
+    """Return (float64[n, 2 m], looks) of each input whose looks vary and have m >= 16 cells."""
     inputs = list[tuple[NDArray[np.float64], Sequence[Look]]]()
     for looks in zip(*(t.looks for t in traits)):
         table = np.concatenate([np.stack([getattr(look, part) for look in looks]) for part in ("means", "spreads")], 1)
-        varied = table - table.mean(0)
-        if table.shape[1] >= 2 * _LEAST_CELLS and varied.any():
-            inputs.append((varied, looks))
+        if table.shape[1] >= 2 * _LEAST_CELLS and (table - table.mean(0)).any():
+            inputs.append((table, looks))
     return inputs
 
 
@@ -100,14 +99,20 @@ def _are_near(traits: Sequence[SampleTraits]) -> NDArray[np.bool_]:
     All is False where no input has such a look.
     """
     near, inputs = np.ones((len(traits), len(traits)), np.bool_), _list_varied(traits)
-    for varied, looks in inputs:
-        squared_distances = _squares_apart(varied)
+    for table, looks in inputs:
         spreads = np.stack([look.spreads for look in looks])
         within = np.square(spreads).sum(1) if looks[0].is_picture else np.zeros(len(traits))
-        near &= (squared_distances <= _NEAR**2 * _sums(np.square(varied).sum(1))) | (
-            squared_distances <= _SAME_PICTURE**2 * _sums(within) / 2
-        )
+        at_one_size = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        is_same_picture = _squares_apart(table - table.mean(0)) <= _SAME_PICTURE**2 * _sums(within) / 2
+        # Beside a few loud samples all quiet ones are near each other, whatever they hold.
+        near &= is_same_picture | (_are_within(table) & _are_within(at_one_size))
     return near if inputs else np.zeros_like(near)
+
+
+def _are_within(table: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return bool[n, n]: whether rows of float64[n, m] are within _NEAR of the distance of unrelated ones."""
+    varied = table - table.mean(0)
+    return _squares_apart(varied) <= _NEAR**2 * _sums(np.square(varied).sum(1))
 
 
 def _squares_apart(rows: NDArray[np.float64]) -> NDArray[np.float64]:

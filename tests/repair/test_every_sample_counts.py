@@ -161,6 +161,13 @@ def similar_lag(arrays: Sequence[Array]) -> int | None:
     return find_similar_lag([describe_sample({"x": x}) for x in arrays])
 
 
+def test_quiet_samples_beside_loud_ones_are_no_near_copies() -> None:
+    rng = np.random.default_rng(4)
+    quiet, loud = 0.05 * rng.standard_normal((36, 1, 64)), 5 * rng.standard_normal((4, 1, 64))
+    assert groups_of([*loud, *quiet]) == [*range(40)]
+    assert groups_of([*loud, *quiet, quiet[3] + 1e-3 * rng.standard_normal((1, 64))])[-1] == 7
+
+
 def test_crops_of_a_picture_are_similar_by_their_order() -> None:
     in_turn = crops(6, 8)
     assert len(set(groups_of(in_turn))) > 24
