@@ -6,16 +6,17 @@ import io
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from quant.array_files import StoredArray, read_array_headers
 from toolchain.cli.application import Paths
-from toolchain.codegen import IoType
 from toolchain.errors import NO_FILE, CompileError
-from toolchain.hw import machine_files
-from toolchain.runtime import check_feeds, random_feeds
-from toolchain.runtime.feeds import NOT_BOUND
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from quant.array_files import StoredArray
+    from toolchain.codegen import IoType
 
 
 def model_inputs(*models: str | Path) -> dict[str, Paths]:
@@ -35,6 +36,8 @@ def machine_inputs(*machines: str | None) -> dict[str, Paths]:
 
     Raise ConfigError where a file does not exist or is no YAML.
     """
+    from toolchain.hw import machine_files
+
     file_pairs = [machine_files(hw) for hw in machines if hw is not None]
     return {
         "--hw": [file for file, _ in file_pairs],
@@ -59,7 +62,7 @@ def read_feeds(
     path: Path | None,
     inputs: Sequence[IoType],
     states: Sequence[IoType] = (),
-    bound: Mapping[str, np.ndarray] = NOT_BOUND,
+    bound: Mapping[str, np.ndarray] = MappingProxyType({}),
     loose: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz, checked against the inputs, the optional states, and the values that inputs are bound to.
@@ -70,6 +73,8 @@ def read_feeds(
     `loose`: inputs that may hold NaN and infinity.
     Raise CompileError where an array is missing or does not fit; each line begins with the path.
     """
+    from toolchain.runtime import random_feeds
+
     if path is None:
         return random_feeds(inputs)
     stored = npz_arrays(path, "--input takes an .npz with an array for each input")
@@ -89,6 +94,8 @@ def _check(
     feeds: Mapping[str, np.ndarray],
 ) -> None:
     """Raise CompileError where feeds do not fit the inputs; each line begins with the path."""
+    from toolchain.runtime import check_feeds
+
     try:
         check_feeds(inputs, feeds, states, bound, loose)
     except CompileError as fault:
@@ -101,6 +108,8 @@ def npz_arrays(path: Path, expectation: str) -> dict[str, StoredArray]:
     `expectation`: what the option takes, for the message.
     Raise CompileError where there is no such file, or it is no .npz.
     """
+    from quant.array_files import read_array_headers
+
     if not path.exists():
         raise CompileError(f"{path}: {NO_FILE}; {expectation}")
     if path.is_dir():
@@ -110,6 +119,8 @@ def npz_arrays(path: Path, expectation: str) -> dict[str, StoredArray]:
 
 def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return the bytes of an .npz with these arrays; equal arrays give equal bytes."""
+    import numpy as np
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, value in arrays.items():
