@@ -258,6 +258,11 @@ REFUSED = {
         b"\x0b\0\0\0" + b"\0" * 123 + b"\x80",
         "instruction word 0: end has reserved bits [1023, 32] set",
     ),
+    "reserved bits of one of two descriptors alike": (
+        "edge16",
+        b"\x0b" + b"\0" * 127 + b"\x0b\0\0\0" + b"\0" * 123 + b"\x80",
+        "instruction word 1: end has reserved bits [1023, 32] set",
+    ),
     "a wait in a signal": (
         "edge16",
         b"\x09\x01" + b"\0" * 126,
@@ -267,6 +272,11 @@ REFUSED = {
         "edge16",
         b"\x02\x02" + b"\0" * 126,
         "instruction word 0: wait_semaphore is 1 without wait",
+    ),
+    "a semaphore without a wait behind one with it": (
+        "edge16",
+        b"\x02\x03" + b"\0" * 126 + b"\x02\x02" + b"\0" * 126,
+        "instruction word 1: wait_semaphore is 1 without wait",
     ),
     "registers never written": (
         "ws8_pow2",
@@ -287,6 +297,17 @@ def test_a_program_the_machine_does_not_accept(case):
     with pytest.raises(ProgramError) as caught:
         decode(program, machine_of(name).isa)
     assert str(caught.value) == message
+
+
+@MACHINE
+def test_lines_that_begin_with_blanks_go_on_with_a_statement(name):
+    """The first has none before it, and a label may stand on a line of its own."""
+    isa = machine_of(name).isa
+    program = encode([fill(), fill(value=3), End()], isa)
+    first, label_and_statement, *lines = disassemble(program, isa).splitlines()
+    label, _, statement = label_and_statement.partition(" ")
+    for begin in (f"  {statement}", f"{label}\n  {statement}", statement.replace(" = ", "\n  = ")):
+        assert assemble("\n".join((first, begin, *lines)), isa) == program
 
 
 def test_an_unknown_kind_is_refused():

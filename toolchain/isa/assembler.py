@@ -144,7 +144,7 @@ def _statements(text: str, isa: Isa) -> Iterator[tuple[int, str]]:
                 raise ProgramError(f"listing line {number}: must be 'isa {isa.name}', got {body.strip()[:40]!r}")
             named = True
         elif body[0].isspace() and pending and not _LABEL.match(body):
-            pending = (pending[0], f"{pending[1]} {body.strip()}")
+            pending = (pending[0], f"{pending[1]} {body}".strip())
         else:
             if pending:
                 yield pending
