@@ -71,6 +71,15 @@ def test_parameters_that_happen_to_go_on_like_the_weights() -> None:
     assert pieces == [[0, 0, 1024], [1, 0, 1024]]
 
 
+def test_what_stands_behind_a_tile_that_begins_early_is_whole() -> None:
+    """Three bytes behind the first tile are what the next begins with; a third tile, or a block of its own, goes on behind it."""
+    array = weights(0, (6, 512))
+    tiles = [array[:2].tobytes() + array[2, :3].tobytes() + bytes(29), *(array[i : i + 2].tobytes() for i in (2, 4))]
+    for loaded in (tiles, tiles[:2]):
+        ((_, _, pieces),), _ = store_arrays(loaded, [array])
+        assert pieces == [[0, 0, 1024], [1, 0, 1024], [2, 0, 1024]]
+
+
 def test_what_no_program_loads_stands_in_the_last_block() -> None:
     array = weights(0, (2, 512))
     ((_, _, pieces),), blocks = store_arrays([array[0].tobytes()], [array])

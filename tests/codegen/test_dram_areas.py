@@ -19,10 +19,12 @@ from toolchain.cli.application import application
 from toolchain.cli.dis import listing
 from toolchain.cli.sim import sim_command
 from toolchain.codegen import AreaContent, Region, container_from_bytes, container_to_bytes, image_files, relocate_container
+from toolchain.codegen.dram_areas import DramPiece, make_dram_areas
+from toolchain.codegen.lower import PlacedOp, Row
 from toolchain.errors import CompileError, ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, decode, encode, load_machine
-from toolchain.machine import Copy, Fill, Repeat, SetBase
+from toolchain.machine import Copy, Fill, Repeat, SetBase, Space
 from toolchain.runtime import Session, random_feeds, verify
 
 ADDED = """s = Constant<value_ints=[1,8,24,24]>()
@@ -223,6 +225,21 @@ def test_a_write_that_lacks_its_base_is_found(built: Build):
         ProgramError, match=rf"^op {at} copy .* over memory that is none of the program's, dram\[0x0\.\.0x10000\)"
     ):
         session.run(None, random_feeds(built.container.inputs))
+
+
+@pytest.mark.parametrize(("bases", "labels"), [(3, ["input:x", "constants"]), (2, ["input:x, constants"]), (1, None)])
+def test_areas_leave_registers_for_rows_at_computed_places(bases: int, labels: list[str] | None):
+    chip = with_control(load_machine("edge16"), control={**CONTROL, "bases": bases, "host_bases": min(bases, 2)}).chip
+    pieces = [DramPiece((AreaContent(*what),), at, at + 64) for at, what in ((0, ("input", "x")), (64, ("constants",)))]
+    copy = Copy(**{**dict.fromkeys(Copy.parameters(), 0), "destination_address": 8, "destination_base": 1})
+    placed = [PlacedOp(copy, 0, (), Row(Space.SRAM, 0, 4, 8, 7))]
+    if labels is None:
+        message = "^edge16: rows at computed places take 2 base registers; control.bases is 1$"
+        with pytest.raises(CompileError, match=message):
+            make_dram_areas(pieces, chip, placed=placed)
+    else:
+        areas, loop = make_dram_areas(pieces, chip, placed=placed)
+        assert [area.label for area in areas] == labels and loop is None
 
 
 def test_the_command(built: Build, tmp_path: Path):

@@ -99,6 +99,7 @@ MAP = [
     ("", "a = int64 {4} y = CumSum(x, a)", "axis 4 is outside rank 4: -4 to 3"),
     ("", "y = Transpose<perm = [0,1]>(x)", "perm=[0, 1] is no order of the 4 dimensions of its input"),
     ("", "s = int64[2] {5,5} y = Reshape(x, s)", "[1, 3, 8, 8] has 192 elements, the shape [5, 5] 25"),
+    ("", "s = int64[5] {0,0,0,0,0} y = Reshape(x, s)", "[1, 3, 8, 8] has 192 elements, the shape [0, 0, 0, 0, 0] 0"),
     ("", "y, z = Split<axis = 1, num_outputs = 3>(x)", "num_outputs=3, but it has 2 outputs"),
     ("", "s = int64[2] {1,2} y, z = Split<axis = 4>(x, s)", "axis 4 is outside rank 4: -4 to 3"),
     (

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
+from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
+from quant.parameters import quant_range
 from tests.semantics.case import Case
 from tests.semantics.judge import sqnr_db
 from tests.semantics.machines import int16_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
-from toolchain.isa import Machine
+from toolchain.ir.graph import Graph, Origin, Quant
+from toolchain.isa import Machine, load_machine
 from toolchain.ops.data_movement import Pad
 from toolchain.ops.kit.operator import same_scale
-from toolchain.passes.state_windows import only_moves
+from toolchain.passes.state_windows import StateWindow, only_moves, share_window_scales
 from toolchain.runtime import Session
 
 STREAM = Case(  # two convolutions over time; what the first makes is read past the second one's window too
@@ -51,6 +56,25 @@ def scales(built: Build) -> dict[str, tuple[float, int]]:
 
 def rescales(built: Build) -> list[str]:
     return [layer["name"] for layer in built.figures["layers"] if layer["op"] == "Rescale"]
+
+
+@pytest.mark.parametrize(("beyond", "is_newer"), [(0.45, True), (0.55, False), (-3.0, True)])
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_a_window_has_a_newer_scale_where_that_holds_it_to_half_a_step(
+    end: str, beyond: float, is_newer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The joined tensor has been seen to go beyond the codes of the newer one by this many of its steps."""
+    window = StateWindow("past", "present", "joined", ("newer",))
+    monkeypatch.setattr("toolchain.passes.state_windows.find_state_windows", lambda graph: [window])
+    names, chip = ("past", "present", "joined", "newer"), load_machine("edge16").chip
+    graph: Graph[Any] = Graph("g", (), (), (), {}, {}, {name: Origin(name, "plain") for name in names})
+    newer, joined = Quant(0.5, 3), Quant(0.7, 0)
+    codes = quant_range(newer, chip.numerics)
+    low, high = (codes.low - beyond / 2, codes.high) if end == "low" else (codes.low, codes.high + beyond / 2)
+    separate = {**dict.fromkeys(names, joined), "newer": newer}
+    ranges = dict.fromkeys(names, Range(low, high))
+    shared = share_window_scales(graph, chip, dict.fromkeys(names, CodeType.INT8), ranges, {}, separate)
+    assert shared == dict.fromkeys(("past", "present", "joined"), newer if is_newer else joined)
 
 
 @pytest.mark.parametrize("machine", ["edge16", "transformer64", "wide32_w4a16"])

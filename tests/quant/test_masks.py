@@ -198,6 +198,19 @@ def test_minus_infinity_elsewhere_is_refused() -> None:
         calibrate(proto, [sample], ["a"])
 
 
+@pytest.mark.parametrize(
+    ("bias", "masks"),
+    [((0, 0, -MASK_MARGIN, 1), True), ((0, 0, 0.5 - MASK_MARGIN, 0), False), ((-1e4, -1e4, -1e4, -1e4), False)],
+)
+@pytest.mark.parametrize("op_type", ["Gemm", "Conv"])
+def test_a_bias_masks_what_it_lowers_below_the_others(op_type: str, bias: tuple[float, ...], masks: bool) -> None:
+    shape = (1, 4) if op_type == "Gemm" else (1, 4, 2, 2)
+    constants = {"w": np.ones((4, 4, 1, 1)[: len(shape)], np.float32), "b": np.array(bias, np.float32)}
+    nodes = [node(op_type, "x w b", "a"), node("Softmax", "a", "y", axis=1)]
+    assert find_masked_tensors(model(nodes, {"x": [*shape]}, ["y"], constants)) == ({"a"} if masks else set())
+    assert not find_masked_tensors(model([node(op_type, "x w", "a"), nodes[1]], {"x": [*shape]}, ["y"], {"w": constants["w"]}))
+
+
 SHOWN = {
     "an output": ([node("Add", "s m", "a"), node("Softmax", "a", "y")], ["a", "y"]),
     "read by another": ([node("Add", "s m", "a"), node("Softmax", "a", "y"), node("Exp", "a", "e")], ["e", "y"]),

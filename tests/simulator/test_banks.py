@@ -166,6 +166,15 @@ def test_loads_are_those_of_each_run_counted_word_by_word() -> None:
         assert charge(access, reads, packed) == (reads * access.bytes, reads * -(-bank_words.max() // word)), access
 
 
+def test_columns_are_charged_as_each_block_alone_however_large() -> None:
+    """Bytes times bytes of the last block have more than 64 bits."""
+    banks, sizes = chip(), [1, 24, 2**40]
+    alone = [charge(Access(Space.SRAM, 3, (), (), size, False), 1, banks) for size in sizes]
+    column = Access(Space.SRAM, 3, (), (), np.array(sizes), False)  # type: ignore[arg-type]
+    words, busiest = charge(column, 1, banks)
+    assert list(zip(words, busiest, strict=True)) == alone  # type: ignore[call-overload]
+
+
 def test_more_banks_are_never_busier() -> None:
     rng = np.random.default_rng(1)
     for _ in range(300):
