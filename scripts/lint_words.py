@@ -128,25 +128,28 @@ def split_words(name: str) -> list[str]:
     return [w.lower() for part in name.split("_") for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)]
 
 
-def bound_names(scope: ast.AST) -> dict[str, int]:
-    """Return each name that a module, class or function binds itself, nested scopes left out, with its first line."""
-    lines: dict[str, int] = {}
-    pending = list(ast.iter_child_nodes(scope))
+def walk_scopes(module: ast.Module) -> tuple[list[ast.AST], list[dict[str, int]]]:
+    """Return a file's nodes, and by module, class and function the names that it binds itself with the first line of each."""
+    names_by_scope: list[dict[str, int]] = [{}]
+    nodes: list[ast.AST] = []
+    pending: list[tuple[ast.AST, dict[str, int]]] = [(module, names_by_scope[0])]
     while pending:
-        node = pending.pop()
+        node, lines = pending.pop()
+        nodes.append(node)
         if isinstance(node, (ast.arg, *Definition)) or isinstance(getattr(node, "ctx", None), ast.Store):
             name = next((getattr(node, field) for field in ("arg", "id", "attr", "name") if hasattr(node, field)), None)
             if name is not None:
                 lines[name] = min(lines.get(name, sys.maxsize), getattr(node, "lineno", 1))
-        if not isinstance(node, (ast.Lambda, *Definition)):
-            pending.extend(ast.iter_child_nodes(node))
-    return lines
+        if isinstance(node, (ast.Lambda, *Definition)):
+            lines = dict[str, int]()
+            names_by_scope.append(lines)
+        pending.extend((child, lines) for child in ast.iter_child_nodes(node))
+    return nodes, names_by_scope
 
 
-def name_faults(path: str, nodes: Sequence[ast.AST], words: Words) -> Iterator[Fault]:
-    """Yield the faults of the rules `name` and `word` among a file's nodes."""
-    for scope in (n for n in nodes if isinstance(n, (ast.Module, ast.Lambda, *Definition))):
-        lines = bound_names(scope)
+def name_faults(path: str, names_by_scope: Sequence[dict[str, int]], words: Words) -> Iterator[Fault]:
+    """Yield the faults of the rules `name` and `word` among the names that a file's scopes bind, with their lines."""
+    for lines in names_by_scope:
         plain = {name.lstrip("_") for name in lines}
         for name, line in sorted(lines.items(), key=lambda item: item[1]):
             if (rule := words.refuses(name, plain)) is not None:
@@ -188,8 +191,8 @@ def docstring_faults(path: str, line: int, docstring: str, words: Words) -> Iter
 
 def python_faults(path: str, text: str, words: Words) -> Iterator[Fault]:
     """Yield the faults of a Python file by all rules."""
-    nodes = list(ast.walk(ast.parse(text)))
-    yield from name_faults(path, nodes, words)
+    nodes, names_by_scope = walk_scopes(ast.parse(text))
+    yield from name_faults(path, names_by_scope, words)
     yield from definition_faults(path, nodes, words)
     yield from graph_faults(path, text, nodes)
     for number, line in enumerate(text.splitlines(), 1):
