@@ -7,7 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.durations import DurationRecorder
-from tests.support.tiers import ROOT, find_function, find_touched_tests, is_fast, may_have_fast_tests, read_durations, read_tiers
+from tests.support.tiers import (
+    ROOT,
+    choose_fast,
+    find_function,
+    find_touched_tests,
+    is_fast,
+    may_have_fast_tests,
+    read_durations,
+    read_tiers,
+)
 
 
 def test_recorded_tests_are_there() -> None:
@@ -26,9 +35,15 @@ def test_the_fast_tier_keeps_its_budget() -> None:
     assert chosen and sum(read_durations()[name][0] for name in chosen) <= 60
 
 
-def test_the_chosen_tests_are_there() -> None:
-    texts = {name: (ROOT / name.partition("::")[0]).read_text() for name in read_tiers()["fast"]}  # type: ignore[union-attr]
+def test_the_chosen_and_left_out_tests_are_there() -> None:
+    listed = [*read_tiers()["fast"], *read_tiers()["left_out"]]  # type: ignore[misc]
+    texts = {name: (ROOT / name.partition("::")[0]).read_text() for name in listed}
     assert [name for name, text in texts.items() if f"def {find_function(name).partition('::')[2]}(" not in text] == []
+
+
+def test_what_is_left_out_is_not_in_the_fast_tier() -> None:
+    name = read_tiers()["left_out"][0]  # type: ignore[index]
+    assert choose_fast([name, "tests/a.py::test_unrecorded"]) == [False, True] and not is_fast(name)
 
 
 def test_files_without_a_fast_test_are_not_collected() -> None:

@@ -30,8 +30,8 @@ def built(folder: Path, count: int | None, **options: Any) -> Build:
     return build(folder / "net.onnx", replace(BuildOptions("ws8_pow2", data, level=0), **options))
 
 
-def test_fast_is_the_default() -> None:
-    assert SHIPPED == "fast"
+def test_fast_is_the_default(request: pytest.FixtureRequest) -> None:
+    assert request.config.stash[SHIPPED] == "fast"
 
 
 def test_sixteen_samples_are_enough(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_two_arrays_share_the_tiles_of_one_layer(model: Path) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_goal_plans_for_all_arrays(objective: Objective, model: Path) -> None:
-    save(model, [convolution("x", "w", "z"), convolution("z", "v", "y")], ["x"], ["y"], w=(32, 32, 3, 3), v=(32, 32, 3, 3))
+    save(model, [convolution("x", "w", "z"), convolution("z", "v", "y")], ["x"], ["y"], w=(16, 32, 3, 3), v=(16, 16, 3, 3))
     network, ops = built(model, edge16({"mac": {"count": 2}}), goal=Goal(objective))
     assert {op.unit for op in ops if isinstance(op, Convolution)} == {0, 1}
     assert network.figures["expected_cycles"] == pytest.approx(network.figures["cycles"], rel=0.05)

@@ -35,37 +35,55 @@ def read_durations() -> Mapping[str, tuple[float, float]]:
 
 @cache
 def read_tiers() -> Mapping[str, object]:
-    """Return `fast`, tests that are in the fast tier whatever they take, and `slow`, reasons of those above 10 CPU seconds."""
+    """Return tests by what is said of them.
+
+    `fast`: in the fast tier whatever they take. `left_out`: not in it, though cheap. `slow`: the reason of each above 10 CPU
+    seconds.
+    """
     return yaml.safe_load(TIERS.read_text())
 
 
 def choose_fast(nodeids: Iterable[str]) -> list[bool]:
     """Return for each test whether it is in the fast tier: chosen by its id or function, or the first of cheap cases."""
-    chosen, flags, functions = read_tiers()["fast"], list[bool](), set[str]()
-    assert isinstance(chosen, list)
+    chosen, flags, functions = _list_chosen(), list[bool](), set(_list_left_out())
     for nodeid in nodeids:
         function = find_function(nodeid)
         is_first = function not in functions and read_durations().get(function, (0.0, 0.0))[1] <= CHEAP_S
-        flags.append(is_first or is_fast(function) or nodeid.startswith(tuple(chosen)))
+        flags.append(is_first or is_fast(function) or nodeid.startswith(chosen))
         functions.add(function)
     return flags
 
 
 def is_fast(function: str) -> bool:
     """Return whether all cases of a test are in the fast tier: cheap in all, below 0.05 s each, or chosen."""
+    total_s, longest_s = read_durations().get(function, (0.0, 0.0))
+    is_cheap = total_s <= CHEAP_S or longest_s == 0
+    return (is_cheap and function not in _list_left_out()) or function.startswith(_list_chosen())
+
+
+@cache
+def _list_chosen() -> tuple[str, ...]:
     chosen = read_tiers()["fast"]
     assert isinstance(chosen, list)
-    total_s, longest_s = read_durations().get(function, (0.0, 0.0))
-    return total_s <= CHEAP_S or longest_s == 0 or function.startswith(tuple(chosen))
+    return tuple(chosen)
+
+
+@cache
+def _list_left_out() -> frozenset[str]:
+    left_out = read_tiers()["left_out"]
+    assert isinstance(left_out, list)
+    return frozenset(left_out)
 
 
 def may_have_fast_tests(file: Path) -> bool:
     """Return whether a file has tests of the fast tier, or tests in classes. Other files need not be imported."""
     functions = re.findall(r"^( *)(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
-    chosen = read_tiers()["fast"]
-    assert isinstance(chosen, list)
-    names = [(indent, f"{file.relative_to(ROOT).as_posix()}::{function}") for indent, function in functions]
-    return any(indent or choose_fast([name])[0] or any(test.startswith(name) for test in chosen) for indent, name in names)
+    return any(indent or may_be_fast(f"{file.relative_to(ROOT).as_posix()}::{function}") for indent, function in functions)
+
+
+def may_be_fast(function: str) -> bool:
+    """Return whether the fast tier has a case of a test function, as far as that follows from the function's id."""
+    return choose_fast([function])[0] or any(find_function(test) == function for test in _list_chosen())
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item], is_chosen: Iterable[bool]) -> None:
