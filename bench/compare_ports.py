@@ -84,6 +84,12 @@ CASES = {
         {"w": (4, 16), "v": (16, 3), "mean": 2 * UNITS, "unit": UNITS},
         _draw_scaled(2 * UNITS, UNITS, 1, 4),
     ),
+    "features without a scaler": PortCase(
+        "(float[1,4] x) => (float[1,3] y)",
+        f"{_ROWS} y = Identity(p)",
+        {"w": np.random.default_rng(3).standard_normal((4, 16)) / UNITS[:, None], "v": (16, 3)},
+        _draw_scaled(2 * UNITS, UNITS, 1, 4),
+    ),
     "features beside a picture": PortCase(
         "(float[1,3,8,8] x, float[1,4] f) => (float[1,4] y)",
         "a = Conv<pads=[1,1,1,1]>(x, k) b = Relu(a) m = GlobalAveragePool(b) g = Flatten(m) "

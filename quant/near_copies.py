@@ -31,8 +31,8 @@ def group_near_copies(traits: Sequence[SampleTraits]) -> list[int]:
     """Return for each sample the index of the first sample of its group; a sample that is like no other has its own index.
 
     Two samples are near-copies where their looks are near in each input. Near is within 0.2 of the distance of unrelated
-    samples, also where all are brought to one size. Pictures are also near within 0.1 of what varies inside them. Inputs
-    whose looks never vary, or have fewer than 16 cells, do not count.
+    samples, also where all are brought to one size. Pictures are also near within 0.1 of what varies inside them. Inputs whose
+    looks never vary, or have fewer than 16 cells, do not count.
     Samples are grouped through chains of near-copies. Equal samples always are; of more than 2,048 only these.
     """
     first: dict[bytes, int] = {}

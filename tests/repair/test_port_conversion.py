@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from quant.fidelity import sqnr_db
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.repair.port_noise import PartLevels
@@ -67,6 +69,45 @@ def measure_worst_element(path: Path, built: Build, samples: Array) -> float:
     exact = np.stack([np.asarray(next(iter(float_model.run(None, {"x": x})))) for x in samples]).astype(np.float64)
     error = exact - np.stack([session.run(None, {"x": x})[0] for x in samples])
     return float(np.min(10 * np.log10(exact.var(axis=0) / (error**2).mean(axis=0))))
+
+
+UNLIKE_INPUTS = {
+    "products of rows": ("float[1,6,4] x", "float[1,6,4] y", "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)", -1),
+    "two products": (
+        "float[6,4] x",
+        "float[6,16] y",
+        "h = Gemm<transB=1,alpha=0.5,beta=2.0>(x, t, b) i = MatMul(x, w) y = Add(h, i)",
+        -1,
+    ),
+    "padded pictures": ("float[1,4,6,6] x", "float[1,16,6,6] y", "h = Conv<pads=[1,1,1,1]>(x, k, b) y = Relu(h)", 1),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE_INPUTS)
+def test_channels_of_an_input_that_products_read_have_scales_of_their_own(case: str, tmp_path: Path) -> None:
+    """The weights bring channels of unlike unit to like size, with nothing before them."""
+    read, result, nodes, axis = UNLIKE_INPUTS[case]
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({read}) => ({result}) {{ {nodes} }}')
+    rng = np.random.default_rng(1)
+    values = {"w": (4, 16), "t": (16, 4), "b": (16,), "v": (16, 4), "k": (16, 4, 3, 3)}
+    channels = {"w": UNITS[:, None], "t": UNITS, "k": UNITS[:, None, None]}
+    for name, shape in values.items():
+        value = rng.standard_normal(shape) / channels.get(name, 1.0)
+        if any(name in n.input for n in proto.graph.node):
+            proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    sizes = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
+    x = (rng.standard_normal((32, *sizes)) * np.moveaxis(UNITS.reshape(-1, *[1] * (len(sizes) - 1)), 0, axis)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x[:24])
+    options = BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none")
+    built, raw = (build(tmp_path / "m.onnx", replace(options, raw_ports=names)) for names in ((), ("x",)))
+    exact = [np.asarray(next(iter(ReferenceEvaluator(proto).run(None, {"x": one}))), np.float64) for one in x[24:]]
+    levels_db = [
+        sqnr_db(np.stack(exact), np.stack([Session(b.data).run(None, {"x": one})[0] for one in x[24:]])) for b in (built, raw)
+    ]
+    assert levels_db[0] > 30 > levels_db[1] + 10, levels_db
+    computed = [kind for _, kind, reason in built.container.fallbacks if "part of the conversion of input x" in reason]
+    assert {"Mul"} <= {*computed} <= {"Sub", "Mul", "Reshape"} and not raw.container.fallbacks
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -18,6 +18,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import OnnxGraph
 from toolchain.passes.port_nodes import CodedProduct, PortChain, find_coded_products, find_port_chains
+from toolchain.repair.input_scales import scale_inputs
 from toolchain.repair.network import Network
 from toolchain.repair.port_noise import (
     FEW_SAMPLES,
@@ -39,7 +40,8 @@ _MOST_CROSSING = 1.1  # docs/accuracy.md: of elements that cross between host an
 
 
 def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Collection[str] = ()) -> Network:
-    """Return the network with the host computing nodes beside ports, and with scales by channel (repair.port_scales).
+    """Return the network with the host computing nodes beside ports, and with scales by channel (repair.input_scales,
+    repair.port_scales).
 
     Ports of states, and those whose type or scale somebody gives, stay as they are. So does a port whose values are not finite.
 
@@ -49,7 +51,15 @@ def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Col
     graph, model = network.model.graph, network.model
     raw = {n for n in (*graph.inputs, *graph.outputs) if model.name(n) in raw_ports}
     pinned = {n for pair in (*model.states, *model.states_asked) for n in pair} | raw
-    pinned |= {*graph.inputs, *graph.outputs} - _find_poor_ports(network, pinned, samples)
+    scaled, put_in = scale_inputs(network, samples, pinned)
+    placed = _place_chains(scaled, samples, pinned) if put_in else None
+    return _place_chains(network, samples, pinned) if placed is None or not {*put_in} <= {*placed.host_nodes} else placed
+
+
+def _place_chains(network: Network, samples: Iterable[Sample], pinned: Collection[str]) -> Network:
+    """Return the network with the host computing the chains at ports that gain by it, and outputs scaled by channel."""
+    graph, model = network.model.graph, network.model
+    pinned = {*pinned} | {*graph.inputs, *graph.outputs} - _find_poor_ports(network, pinned, samples)
     chosen: list[PortChain] = []
     for cuts in _list_cuts(network, pinned):
         values = run_float(model, _list_ends(cuts), samples)

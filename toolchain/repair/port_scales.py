@@ -22,7 +22,7 @@ from toolchain.repair.network import Network
 from toolchain.repair.port_noise import PartLevels, measure_parts, round_to_codes, run_float
 
 _LOW_DB = 30.0  # docs/accuracy.md: of the worst channel by one scale
-_GAIN_DB = 6.0  # docs/accuracy.md: a bit
+CHANNEL_GAIN_DB = 6.0  # docs/accuracy.md: a bit
 _LEAST_SPAN = 1e-6  # docs/accuracy.md: of a channel, as a share of its magnitude: below it a channel is constant
 _UNSEEN = 16  # docs/accuracy.md: times as many values as were seen, whose largest has room
 _MOST_ROOM = 1.9  # docs/accuracy.md: from 2 on a power of two that is half as large covers the channel again, without room
@@ -55,9 +55,9 @@ def scale_outputs(network: Network, products: Sequence[CodedProduct], samples: I
     if values is None:
         return network
     for name, product in free.items():
-        candidate = _measure_scale(values[name], product.clamp is None)
+        candidate = measure_scale(values[name], product.clamp is None)
         chip, host = _compare(name, values[name], candidate, network.chip.numerics)
-        if host.improves_on(chip, _LOW_DB, _GAIN_DB) and host.keeps(chip):
+        if host.improves_on(chip, _LOW_DB, CHANNEL_GAIN_DB) and host.keeps(chip):
             scales[name], reasons[name] = candidate, _give_reason(model.name(product.port), candidate, chip, host)
     if not scales:
         return network
@@ -90,7 +90,7 @@ def _compare(name: str, exact: np.ndarray, scale: ChannelScale, numerics: Numeri
     return measure_parts({name: exact}, {name: round_to_codes(exact, numerics)}), host
 
 
-def _measure_scale(values: np.ndarray, has_offset: bool) -> ChannelScale:
+def measure_scale(values: np.ndarray, has_offset: bool) -> ChannelScale:
     """Return the scales that bring each channel into [-1, 1], with room for values of other data.
 
     Of k times as many values the largest is ln(k n) / ln(n) times that of n, where the tail is exponential.

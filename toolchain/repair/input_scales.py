@@ -1,0 +1,157 @@
+"""Give the channels of an input scales of their own, where one scale for all loses a channel and products alone read it.
+
+The host subtracts an offset and divides by the scale while it converts numbers to codes; the products' weights make up for it. It
+is the first step of repair.place_port_nodes, which then decides whether the host computes these nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quant.fit_sample import Sample
+from quant.fixed_point.core.numerics import Numerics
+from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.repair.network import Network
+from toolchain.repair.port_noise import FEW_SAMPLES, POOR_DB, measure_parts, round_to_codes, run_float
+from toolchain.repair.port_scales import CHANNEL_GAIN_DB, ChannelScale, measure_scale
+
+_MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class ReadProducts:
+    """The products by constant weights that read one tensor, an input of the network or what moves make of it.
+
+    `has_offset`: an offset of the tensor can be part of their biases; False where a Conv pads.
+    """
+
+    tensor: str
+    products: tuple[OnnxNode, ...]
+    has_offset: bool
+
+
+def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection[str]) -> tuple[Network, tuple[str, ...]]:
+    """Return the network with a Sub and a Mul before the products of inputs that lose a channel, and the names of these nodes.
+
+    The chip still computes them. Values stay, but for float's rounding. Inputs whose type or scale somebody gives stay, and so
+    do all of a model that is quantized already.
+
+    `pinned`: inputs that stay.
+    """
+    model, fixed = network.model, {*network.selection.file_ranges, *network.types, *network.selection.types}
+    groups = [g for name in model.graph.inputs if name not in pinned for g in _find_products(model.graph, name)]
+    groups = [g for g in groups if g.tensor not in fixed]
+    values = run_float(model, [g.tensor for g in groups], samples, FEW_SAMPLES) if groups and not model.stored else None
+    if values is None:
+        return network, ()
+    scales = {g.tensor: measure_scale(values[g.tensor], g.has_offset) for g in groups}
+    chosen = [g for g in groups if _gains(values[g.tensor], scales[g.tensor], network.chip.numerics)]
+    if not chosen:
+        return network, ()
+    undivided = None if model.undivided is None else _scale_model(model.undivided, chosen, scales)
+    scaled_model = replace(_scale_model(model, chosen, scales), undivided=undivided)
+    before = {n.name for n in model.graph.nodes}
+    names = tuple(n.name for n in scaled_model.graph.nodes if n.name not in before)
+    return replace(network, model=scaled_model).host((), ""), names
+
+
+def _find_products(graph: OnnxGraph, port: str) -> list[ReadProducts]:
+    """Return the products that read an input, by the tensor that they read; empty where anything else reads the input."""
+    tensors, products = {port}, dict[str, list[OnnxNode]]()
+    for node in graph.nodes:
+        if tensors.isdisjoint(node.inputs):
+            continue
+        if node.op.op_type in _MOVES:
+            tensors.update(node.outputs)
+        elif _is_product(node, graph):
+            products.setdefault(node.inputs[0], []).append(node)
+        else:
+            return []
+    if not tensors.isdisjoint(graph.outputs) or graph.types[port].dtype != "float32":
+        return []
+    return [ReadProducts(t, tuple(nodes), all(n.op.op_type == "Gemm" for n in nodes)) for t, nodes in products.items()]
+
+
+def _is_product(node: OnnxNode, graph: OnnxGraph) -> bool:
+    """Return whether a node is a Gemm, or a Conv in one group, of a tensor by constant weights and a bias."""
+    attributes = node.op.attributes
+    if not all(n in graph.constants for n in node.inputs[1:] if n):
+        return False
+    if node.op.op_type == "Gemm":
+        return not attributes.get("transA", 0) and attributes.get("beta", 1.0) != 0
+    return node.op.op_type == "Conv" and attributes.get("group", 1) == 1
+
+
+def _gains(values: np.ndarray, scale: ChannelScale, numerics: Numerics) -> bool:
+    """Return whether one scale leaves a channel below POOR_DB, and the worst channel gains by scales of its own."""
+    offset = 0.0 if scale.offset is None else scale.offset
+    by_channel = round_to_codes((values - offset) / scale.scale, numerics) * scale.scale + offset
+    worst = list[float]()
+    for noisy in (round_to_codes(values, numerics), by_channel):
+        levels = measure_parts({"": values}, {"": noisy.astype(np.float32)}).part_by_axis.get(
+            ("", 2)
+        )  # the second axis of one sample
+        if levels is None:
+            return False
+        worst.append(float(levels.min()))
+    return worst[0] < POOR_DB and worst[1] >= worst[0] + CHANNEL_GAIN_DB
+
+
+def _scale_model(model: NormalModel, groups: Sequence[ReadProducts], scales: Mapping[str, ChannelScale]) -> NormalModel:
+    """Return the model with the nodes before each group of products, and the products' weights and biases to match."""
+    graph = model.graph
+    types, constants = dict(graph.types), dict(graph.constants)
+    groups_by_node = {n.name: g for g in groups for n in g.products}
+    nodes, scaled = list[OnnxNode](), dict[str, str]()
+    for node in graph.nodes:
+        group = groups_by_node.get(node.name)
+        if group is None:
+            nodes.append(node)
+            continue
+        scale = scales[group.tensor]
+        if group.tensor not in scaled:
+            new_nodes = _divide(group.tensor, scale, types, constants)
+            nodes, scaled[group.tensor] = nodes + new_nodes, new_nodes[-1].outputs[0]
+        nodes.append(_multiply_weights(node, scaled[group.tensor], scale, types, constants))
+    names = {**model.source_name_by_tensor, **{new: model.name(old) for old, new in scaled.items()}}
+    return replace(model, graph=graph.with_nodes(nodes, types, constants), source=None, source_name_by_tensor=names)
+
+
+def _divide(tensor: str, scale: ChannelScale, types: dict[str, TensorType], constants: dict[str, np.ndarray]) -> list[OnnxNode]:
+    """Return the nodes that subtract the offset of a tensor and divide by its scales; types and constants are added."""
+    nodes, last = list[OnnxNode](), tensor
+    steps = [("Sub", "centred by channel", scale.offset), ("Mul", "scaled by channel", 1 / scale.scale)]
+    for kind, what, value in steps:
+        if value is None:
+            continue
+        name = f"{tensor}/{what}"
+        constants[f"{name}/constant"] = value.astype(np.float32)
+        types[f"{name}/constant"], types[name] = TensorType(value.shape, "float32"), types[tensor]
+        nodes.append(Node(name, OnnxOp(kind), (last, f"{name}/constant"), (name,)))
+        last = name
+    return nodes
+
+
+def _multiply_weights(
+    node: OnnxNode, read: str, scale: ChannelScale, types: dict[str, TensorType], constants: dict[str, np.ndarray]
+) -> OnnxNode:
+    """Return the product that reads the scaled tensor `read`, with weights times the scales and the offset in its bias."""
+    weights, attributes = constants[node.inputs[1]].astype(np.float64), node.op.attributes
+    axis = 1 if node.op.op_type == "Conv" or attributes.get("transB", 0) else 0
+    by_channel = [1] * weights.ndim
+    by_channel[axis] = -1
+    scaled = weights * scale.scale.astype(np.float64).reshape(by_channel)
+    inputs = [read, f"{node.name}/weights by channel", *node.inputs[2:]]
+    constants[inputs[1]] = scaled.astype(np.float32)
+    if scale.offset is not None:
+        share = attributes.get("alpha", 1.0) / attributes.get("beta", 1.0)
+        bias = constants[node.inputs[2]].astype(np.float64) if len(node.inputs) > 2 and node.inputs[2] else 0.0
+        sums = (weights * scale.offset.astype(np.float64).reshape(by_channel)).sum(axis)
+        inputs = [*inputs[:2], f"{node.name}/bias by channel"]
+        constants[inputs[2]] = (bias + share * sums).astype(np.float32)
+    types.update({n: TensorType(constants[n].shape, "float32") for n in inputs[1:] if n})
+    return Node(node.name, node.op, tuple(inputs), node.outputs, node.sources)
