@@ -1,11 +1,12 @@
 """Give the channels of an input scales of their own, where one scale for all loses a channel and products alone read it.
 
 The host subtracts an offset and divides by the scale while it converts numbers to codes; the products' weights make up for it. It
-is the first step of repair.place_port_nodes, which then decides whether the host computes these nodes.
+is the first step of repair.place_port_nodes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,19 +27,21 @@ _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "U
 class ReadProducts:
     """The products by constant weights that read one tensor, an input of the network or what moves make of it.
 
-    `has_offset`: an offset of the tensor can be part of their biases; False where a Conv pads.
+    `port`: the input. `tensor`: what they read.
+    `has_offset`: an offset of the tensor can be part of their biases; False for a Conv, which may pad.
     """
 
+    port: str
     tensor: str
     products: tuple[OnnxNode, ...]
     has_offset: bool
 
 
-def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection[str]) -> tuple[Network, tuple[str, ...]]:
-    """Return the network with a Sub and a Mul before the products of inputs that lose a channel, and the names of these nodes.
+def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection[str]) -> Network:
+    """Return the network with a Sub and a Mul on the host before the products of inputs that lose a channel.
 
-    The chip still computes them. Values stay, but for float's rounding. Inputs whose type or scale somebody gives stay, and so
-    do all of a model that is quantized already.
+    Values stay, but for float's rounding. Inputs whose type or scale somebody gives stay, and so do all of a model that is
+    quantized already. Where a sample is not finite, nothing changes.
 
     `pinned`: inputs that stay.
     """
@@ -47,16 +50,27 @@ def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection
     groups = [g for g in groups if g.tensor not in fixed]
     values = run_float(model, [g.tensor for g in groups], samples, FEW_SAMPLES) if groups and not model.stored else None
     if values is None:
-        return network, ()
+        return network
     scales = {g.tensor: measure_scale(values[g.tensor], g.has_offset) for g in groups}
-    chosen = [g for g in groups if _gains(values[g.tensor], scales[g.tensor], network.chip.numerics)]
+    numerics = network.chip.numerics
+    levels = {g.tensor: _compare(values[g.tensor], scales[g.tensor], numerics) for g in groups}
+    chosen = [g for g in groups if levels[g.tensor][0] < POOR_DB and levels[g.tensor][1] >= levels[g.tensor][0] + CHANNEL_GAIN_DB]
     if not chosen:
-        return network, ()
+        return network
     undivided = None if model.undivided is None else _scale_model(model.undivided, chosen, scales)
-    scaled_model = replace(_scale_model(model, chosen, scales), undivided=undivided)
-    before = {n.name for n in model.graph.nodes}
-    names = tuple(n.name for n in scaled_model.graph.nodes if n.name not in before)
-    return replace(network, model=scaled_model).host((), ""), names
+    network = replace(network, model=replace(_scale_model(model, chosen, scales), undivided=undivided))
+    for group in chosen:
+        nodes = _divide(group.tensor, scales[group.tensor], {group.tensor: model.types[group.tensor]}, {})
+        network = network.host([n.name for n in nodes], _give_reason(model.name(group.port), len(nodes), levels[group.tensor]))
+    return network
+
+
+def _give_reason(port: str, operations: int, levels: tuple[float, float]) -> str:
+    return (
+        f"part of the conversion of input {port}: with a scale for each channel the worst has {levels[1]:.1f} dB, and "
+        f"{levels[0]:.1f} with one for all; costs the host {operations} operation{'s' if operations > 1 else ''} an element; "
+        f"--raw-port {port} keeps one scale"
+    )
 
 
 def _find_products(graph: OnnxGraph, port: str) -> list[ReadProducts]:
@@ -73,7 +87,7 @@ def _find_products(graph: OnnxGraph, port: str) -> list[ReadProducts]:
             return []
     if not tensors.isdisjoint(graph.outputs) or graph.types[port].dtype != "float32":
         return []
-    return [ReadProducts(t, tuple(nodes), all(n.op.op_type == "Gemm" for n in nodes)) for t, nodes in products.items()]
+    return [ReadProducts(port, t, tuple(nodes), all(n.op.op_type == "Gemm" for n in nodes)) for t, nodes in products.items()]
 
 
 def _is_product(node: OnnxNode, graph: OnnxGraph) -> bool:
@@ -86,19 +100,17 @@ def _is_product(node: OnnxNode, graph: OnnxGraph) -> bool:
     return node.op.op_type == "Conv" and attributes.get("group", 1) == 1
 
 
-def _gains(values: np.ndarray, scale: ChannelScale, numerics: Numerics) -> bool:
-    """Return whether one scale leaves a channel below POOR_DB, and the worst channel gains by scales of its own."""
+def _compare(values: np.ndarray, scale: ChannelScale, numerics: Numerics) -> tuple[float, float]:
+    """Return the levels in dB of the worst channel by one scale and by scales of their own; infinite where there are none to
+    compare."""
     offset = 0.0 if scale.offset is None else scale.offset
     by_channel = round_to_codes((values - offset) / scale.scale, numerics) * scale.scale + offset
-    worst = list[float]()
-    for noisy in (round_to_codes(values, numerics), by_channel):
-        levels = measure_parts({"": values}, {"": noisy.astype(np.float32)}).part_by_axis.get(
-            ("", 2)
-        )  # the second axis of one sample
-        if levels is None:
-            return False
-        worst.append(float(levels.min()))
-    return worst[0] < POOR_DB and worst[1] >= worst[0] + CHANNEL_GAIN_DB
+    levels = (
+        measure_parts({"": values}, {"": noisy.astype(np.float32)}).part_by_axis.get(("", 2))  # the second axis of one sample
+        for noisy in (round_to_codes(values, numerics), by_channel)
+    )
+    by_one, by_channels = (math.inf if level is None else float(level.min()) for level in levels)
+    return by_one, by_channels
 
 
 def _scale_model(model: NormalModel, groups: Sequence[ReadProducts], scales: Mapping[str, ChannelScale]) -> NormalModel:

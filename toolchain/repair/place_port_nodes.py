@@ -51,15 +51,9 @@ def place_port_nodes(network: Network, samples: Iterable[Sample], raw_ports: Col
     graph, model = network.model.graph, network.model
     raw = {n for n in (*graph.inputs, *graph.outputs) if model.name(n) in raw_ports}
     pinned = {n for pair in (*model.states, *model.states_asked) for n in pair} | raw
-    scaled, put_in = scale_inputs(network, samples, pinned)
-    placed = _place_chains(scaled, samples, pinned) if put_in else None
-    return _place_chains(network, samples, pinned) if placed is None or not {*put_in} <= {*placed.host_nodes} else placed
-
-
-def _place_chains(network: Network, samples: Iterable[Sample], pinned: Collection[str]) -> Network:
-    """Return the network with the host computing the chains at ports that gain by it, and outputs scaled by channel."""
+    network = scale_inputs(network, samples, pinned)
     graph, model = network.model.graph, network.model
-    pinned = {*pinned} | {*graph.inputs, *graph.outputs} - _find_poor_ports(network, pinned, samples)
+    pinned |= {*graph.inputs, *graph.outputs} - _find_poor_ports(network, pinned, samples)
     chosen: list[PortChain] = []
     for cuts in _list_cuts(network, pinned):
         values = run_float(model, _list_ends(cuts), samples)
