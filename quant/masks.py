@@ -48,7 +48,7 @@ def find_masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
         masked.add(name)
         if node is None:
             continue
-        if node.op_type in HANDED_ON or _factor(graph, node):
+        if node.op_type in HANDED_ON or node.op_type == "Clip" or _factor(graph, node):
             pending.append(node.input[0])
         elif node.op_type in _TERMS | _JOINS:
             pending.extend(n for n in _terms(node) if graph.constant(n) is None)
@@ -91,13 +91,15 @@ def _is_read_elsewhere(graph: Links, name: str) -> bool:
 
     A ReduceMax does not let it past, since not all positions are masked.
     """
-    return _is_sum(graph, name) and not graph.ends_in(name, _ENDS, (*HANDED_ON, *_TERMS, *_SCALES, *_JOINS))
+    return _is_sum(graph, name) and not graph.ends_in(name, _ENDS, (*HANDED_ON, "Clip", *_TERMS, *_SCALES, *_JOINS))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
-    """Yield `name`, then backwards the tensors that it is moved or scaled from."""
+    """Yield `name`, then backwards the tensors that it is moved, scaled or clipped from."""
     yield name
-    while (node := graph.producer(name)) is not None and (node.op_type in HANDED_ON or _factor(graph, node)):
+    while (node := graph.producer(name)) is not None and (
+        node.op_type in HANDED_ON or node.op_type == "Clip" or _factor(graph, node)
+    ):
         name = node.input[0]
         yield name
 
@@ -200,8 +202,8 @@ def _needed_by(node: onnx.NodeProto, index: int, after: _Interval, graph: Links,
         return (-inf if masking is None or masking.floor is None else masking.floor), inf
     if kind == "ReduceMax":
         return ranges[node.output[0]].low, inf
-    if kind in HANDED_ON or kind == "Concat" or (kind == "Where" and index):
-        return after
+    if kind in HANDED_ON or kind in ("Clip", "Concat") or (kind == "Where" and index):
+        return after  # what a Clip makes of lower values masks as well
     if factor := _factor(graph, node):
         return min(low / factor.low, low / factor.high), max(high / factor.low, high / factor.high)
     if kind == "Max":

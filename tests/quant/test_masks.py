@@ -66,6 +66,7 @@ FORMS = {
     "bias_of_mask": [*SCORES, node("Relu", "x", "t"), node("Add", "t m", "n"), node("Add", "s n", "a")],
     "transposed": [*SCORES, node("Add", "s m", "t"), node("Transpose", "t", "a", perm=[0, 1, 3, 2])],
     "joined": [*SCORES, node("Add", "s m", "t"), node("Concat", "t x", "a", axis=-1)],
+    "clipped": [*SCORES, node("Add", "s m", "t"), node("Clip", "t most_masked", "a")],
     "scaled_by_head": [*SCORES, node("Add", "s m", "t"), node("Mul", "t by_head", "a")],
     "larger_of_two": [*SCORES, node("Add", "s m", "t"), node("Max", "t x", "a")],
 }
@@ -85,7 +86,7 @@ MASKED = {
     "add": "a s", "mul_add": "a s t", "sub": "a s", "where": "a n s", "where_scores": "a s", "expand_slice": "a e larger n s",
     "padded": "a e n s t", "gemm_bias": "a s", "bias_then_mask": "a q r s t x", "mask_then_bias": "a s t x", "scaled": "a s t",
     "codes": "a n s", "computed": "a p s", "computed_choice": "a s", "bias_of_mask": "a n s t",
-    "transposed": "a s t", "joined": "a s t x", "scaled_by_head": "a s t", "larger_of_two": "a s t x",
+    "transposed": "a s t", "joined": "a s t x", "clipped": "a s t", "scaled_by_head": "a s t", "larger_of_two": "a s t x",
 }  # fmt: skip
 
 
@@ -114,6 +115,7 @@ def make_masked_model(form: str, low: float) -> onnx.ModelProto:
         "pads": np.array([0, 0, 0, 0, 0, 0, 0, SIZE // 2]),
         "shape": np.array([1, 2, SIZE, SIZE]),
         "deep": np.array([1, 1, 2, SIZE, SIZE]),
+        "most_masked": np.float32(-1e4),
         "by_head": np.array([0.5, 1.0], np.float32).reshape(1, 2, 1, 1),
     }
     nodes = [*FORMS[form], node("Softmax", "a", "y", axis=-1)] if form in FORMS else [*FORMS["where_scores"], *READERS[form]]
