@@ -71,6 +71,15 @@ def measure_worst_element(path: Path, built: Build, samples: Array) -> float:
     return float(np.min(10 * np.log10(exact.var(axis=0) / (error**2).mean(axis=0))))
 
 
+def test_a_logarithm_of_what_codes_round_to_zero_goes_to_the_host(tmp_path: Path) -> None:
+    path = write_model(tmp_path, "l = Log(x) h = MatMul(l, w) r = Relu(h) y = MatMul(r, v)", 4)
+    samples = np.exp(3 + 2 * np.random.default_rng(2).standard_normal((32, 1, 4))).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=samples)
+    built = build(path, BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
+    assert [kind for _, kind, _ in built.container.fallbacks] == ["Unary"]
+    assert measure_worst_element(path, built, samples) > FLOOR_DB
+
+
 UNLIKE_INPUTS = {
     "products of rows": ("float[1,6,4] x", "float[1,6,4] y", "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)", -1),
     "two products": (

@@ -69,9 +69,10 @@ def run_float(
 def round_to_codes(values: np.ndarray, numerics: Numerics) -> np.ndarray:
     """Return the values rounded to the codes of one scale that covers all of them, as real float32.
 
-    The codes are of the machine's default type of activations.
+    The codes are of the machine's default type of activations. Infinity and NaN, as a logarithm makes of a code of zero, become
+    the largest float32 and zero.
     """
-    codes, quant = find_nearest_codes(values, numerics)
+    codes, quant = find_nearest_codes(np.nan_to_num(values), numerics)
     return ((codes - quant.zero_point) * quant.scale).astype(np.float32)
 
 
