@@ -119,6 +119,20 @@ def test_channels_of_an_input_that_products_read_have_scales_of_their_own(case: 
     assert {"Mul"} <= {*computed} <= {"Sub", "Mul", "Reshape"} and not raw.container.fallbacks
 
 
+def test_inputs_of_unlike_unit_that_are_joined_have_scales_of_their_own(tmp_path: Path) -> None:
+    nodes = "c = Concat<axis=1>(x, z) h = MatMul(c, w) y = Relu(h)"
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x, float[1,4] z) => (float[1,16] y)'
+    proto, rng = onnx.parser.parse_model(f"{head} {{ {nodes} }}"), np.random.default_rng(1)
+    weights = rng.standard_normal((8, 16)) / np.repeat([1.0, 1000.0], 4)[:, None]
+    proto.graph.initializer.append(numpy_helper.from_array(weights.astype(np.float32), "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    x, z = rng.standard_normal((2, 64, 1, 4)).astype(np.float32) * np.array([1, 1000], np.float32).reshape(2, 1, 1, 1)
+    np.savez(tmp_path / "data.npz", x=x, z=z)
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
+    assert built.figures["outputs"][0]["sqnr_db"] > 30
+    assert {kind for _, kind, _ in built.container.fallbacks} == {"Concat", "Sub", "Mul"}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_part_survives(case: str, tmp_path: Path) -> None:
     path, built = build_case(tmp_path, case)

@@ -25,15 +25,16 @@ _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "U
 
 @dataclass(frozen=True)
 class ReadProducts:
-    """The products by constant weights that read one tensor, an input of the network or what moves make of it.
+    """The products by constant weights that read one tensor, an input of the network or what moves make of several.
 
-    `port`: the input. `tensor`: what they read.
+    `ports`: the inputs. `tensor`: what they read. `joins`: names of the Concats between.
     `has_offset`: an offset of the tensor can be part of their biases; False for a Conv, which may pad.
     """
 
-    port: str
+    ports: tuple[str, ...]
     tensor: str
     products: tuple[OnnxNode, ...]
+    joins: tuple[str, ...]
     has_offset: bool
 
 
@@ -46,8 +47,7 @@ def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection
     `pinned`: inputs that stay.
     """
     model, fixed = network.model, {*network.selection.file_ranges, *network.types, *network.selection.types}
-    groups = [g for name in model.graph.inputs if name not in pinned for g in _find_products(model.graph, name)]
-    groups = [g for g in groups if g.tensor not in fixed]
+    groups = [g for g in _find_products(model.graph, pinned) if fixed.isdisjoint((g.tensor, *g.ports))]
     values = run_float(model, [g.tensor for g in groups], samples, FEW_SAMPLES) if groups and not model.stored else None
     if values is None:
         return network
@@ -61,33 +61,49 @@ def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection
     network = replace(network, model=replace(_scale_model(model, chosen, scales), undivided=undivided))
     for group in chosen:
         nodes = _divide(group.tensor, scales[group.tensor], {group.tensor: model.types[group.tensor]}, {})
-        network = network.host([n.name for n in nodes], _give_reason(model.name(group.port), len(nodes), levels[group.tensor]))
+        reason = _give_reason([*map(model.name, group.ports)], len(nodes), levels[group.tensor])
+        network = network.host([*(n.name for n in nodes), *group.joins], reason)
     return network
 
 
-def _give_reason(port: str, operations: int, levels: tuple[float, float]) -> str:
+def _give_reason(ports: Sequence[str], operations: int, levels: tuple[float, float]) -> str:
     return (
-        f"part of the conversion of input {port}: with a scale for each channel the worst has {levels[1]:.1f} dB, and "
-        f"{levels[0]:.1f} with one for all; costs the host {operations} operation{'s' if operations > 1 else ''} an element; "
-        f"--raw-port {port} keeps one scale"
+        f"part of the conversion of input {', '.join(ports)}: with a scale for each channel the worst has {levels[1]:.1f} dB, "
+        f"and {levels[0]:.1f} with one for all; costs the host {operations} operation{'s' if operations > 1 else ''} an element; "
+        f"--raw-port {ports[0]} keeps one scale"
     )
 
 
-def _find_products(graph: OnnxGraph, port: str) -> list[ReadProducts]:
-    """Return the products that read an input, by the tensor that they read; empty where anything else reads the input."""
-    tensors, products = {port}, dict[str, list[OnnxNode]]()
+def _find_products(graph: OnnxGraph, pinned: Collection[str]) -> list[ReadProducts]:
+    """Return the products that read inputs, by the tensor that they read.
+
+    Inputs that anything else reads are left out with all that is joined to them, and so are `pinned` ones.
+    """
+    ports = {n: frozenset((n,)) for n in graph.inputs if n not in pinned and graph.types[n].dtype == "float32"}
+    joins, products, blocked = dict[str, frozenset[str]](), dict[str, list[OnnxNode]](), set[str]()
     for node in graph.nodes:
-        if tensors.isdisjoint(node.inputs):
+        read = [n for n in dict.fromkeys(node.inputs) if n in ports]
+        if not read:
             continue
-        if node.op.op_type in _MOVES:
-            tensors.update(node.outputs)
+        is_move = node.op.op_type in _MOVES or (node.op.op_type == "Concat" and set(node.inputs) <= ports.keys())
+        if is_move:
+            made_of = frozenset[str]().union(*(ports[n] for n in read))
+            joined = frozenset[str]().union(*(joins.get(n, frozenset()) for n in read))
+            joined |= {node.name} if node.op.op_type == "Concat" else frozenset()
+            ports |= dict.fromkeys(node.outputs, made_of)
+            joins |= dict.fromkeys(node.outputs, joined)
         elif _is_product(node, graph):
             products.setdefault(node.inputs[0], []).append(node)
         else:
-            return []
-    if not tensors.isdisjoint(graph.outputs) or graph.types[port].dtype != "float32":
-        return []
-    return [ReadProducts(port, t, tuple(nodes), all(n.op.op_type == "Gemm" for n in nodes)) for t, nodes in products.items()]
+            blocked.update(*(ports[n] for n in read))
+    blocked.update(*(ports[n] for n in graph.outputs if n in ports))
+    return [
+        ReadProducts(
+            tuple(sorted(ports[t])), t, tuple(nodes), tuple(sorted(joins.get(t, ()))), all(n.op.op_type == "Gemm" for n in nodes)
+        )
+        for t, nodes in products.items()
+        if blocked.isdisjoint(ports[t])
+    ]
 
 
 def _is_product(node: OnnxNode, graph: OnnxGraph) -> bool:
