@@ -49,6 +49,16 @@ EDITS: dict[str, tuple[Callable[[Graph[Any]], Graph[Any]], str]] = {
         lambda g: g.with_nodes((g.nodes[0], replace(g.nodes[1], inputs=("m", "x")))),
         "g, line 4: node n (Neg): has 2 inputs, 1 to 1 are allowed",
     ),
+    "four faults": (
+        lambda g: g.with_nodes(tuple(replace(n, inputs=("z", "v")) for n in g.nodes)),
+        "--start-from: the graph is not sound: r: input 'z' is not defined before it; r: input 'v' is not defined before it; "
+        "n: input 'z' is not defined before it; and 1 more",
+    ),
+    "three faults": (
+        lambda g: g.with_nodes((replace(g.nodes[0], inputs=("z", "v")), replace(g.nodes[1], inputs=("z",)))),
+        "--start-from: the graph is not sound: r: input 'z' is not defined before it; r: input 'v' is not defined before it; "
+        "n: input 'z' is not defined before it",
+    ),
     "a tensor that nothing makes": (
         lambda g: g.with_nodes((g.nodes[0], replace(g.nodes[1], inputs=("z",)))),
         "--start-from: the graph is not sound: n: input 'z' is not defined before it",

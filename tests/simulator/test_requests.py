@@ -14,6 +14,7 @@ from simulator import Simulation, attribute_cycles, by_reason, simulate
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, Fill, MachineOp, MatrixProduct, Signal, Space, Wait, demand, demands
+from toolchain.machine.units.dma import TransferSide, move_demand
 from toolchain.schedule.queues import sum_queue_cost
 
 IMAGE = np.zeros(0x8000, np.uint8)
@@ -152,3 +153,14 @@ def test_a_wait_of_a_channel_between_others() -> None:
         ops += [load(160 * i, 160 * i, 160, a - DMA0), Signal(a, i % 2), Wait(b, i % 2)]
     result = run(channel(outstanding=4, run_cycles=1), [*ops, End()])
     assert sorted(result.end[0::3].tolist()[:6]) == result.end[0::3].tolist()[:6]
+
+
+@pytest.mark.parametrize(("piece_bytes", "runs"), [(0, 3), (16, 3), (4, 3 * 3), (5, 3 * 2), (10, 3)])
+def test_each_piece_of_a_run_and_its_rest_is_paid(piece_bytes: int, runs: int) -> None:
+    """Three runs of 10 bytes, 64 apart, in pieces of 4 bytes are two whole pieces and 2 bytes each."""
+    chip = channel(run_cycles=7)
+    unit = next(unit for unit in chip.units if unit.kind == "dma")
+    side = TransferSide(Space.DRAM, 0, 10, (3,), (64,)).in_pieces(piece_bytes)
+    whole = TransferSide(Space.SRAM, 0, 30, (), ())
+    assert move_demand(unit, chip, None, side).lost.request_cycles == 7 * runs
+    assert move_demand(unit, chip, side, whole).lost.request_cycles >= 7 * runs
