@@ -188,10 +188,6 @@ class BoundTree:
     names_all_layers: bool
     lines: Mapping[str, int] = field(default_factory=dict[str, int])  # where the roots stand
 
-    def alone(self, index: int) -> bool:
-        """Return whether the schedule names the layer outside a cascade."""
-        return index in self.layers and not any(index in cascade.layers for cascade in self.cascades)
-
 
 def bind_tree(tree: RegionTree, facts: RegionFacts) -> BoundTree:
     """Return the schedule resolved against a region. Raise CompileError with every fault that can be seen without
