@@ -39,9 +39,9 @@ BETWEEN = {
 
 @pytest.mark.parametrize("between", BETWEEN)
 def test_a_host_computes_arithmetic_of_one_tensor_with_constants(between: str) -> None:
-    node, made, is_chain = BETWEEN[between]
+    node, kind, is_chain = BETWEEN[between]
     last = Node("last", OnnxOp("MatMul"), ("m", "z"), ("y",))
-    types = {**dict.fromkeys("xzyc", F), "m": made}
+    types = {**dict.fromkeys("xzyc", F), "m": kind}
     graph = Graph("g", (node, last), ("x", "z"), ("y",), types, CONSTANTS)
     assert find_port_chains(graph, ()) == ([[PortChain("x", True, (node,), ("m",))]] if is_chain else [])
     assert find_port_chains(graph, ("x",)) == []

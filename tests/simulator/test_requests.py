@@ -161,6 +161,6 @@ def test_each_piece_of_a_run_and_its_rest_is_paid(piece_bytes: int, runs: int) -
     chip = channel(run_cycles=7)
     unit = next(unit for unit in chip.units if unit.kind == "dma")
     side = TransferSide(Space.DRAM, 0, 10, (3,), (64,)).in_pieces(piece_bytes)
-    whole = TransferSide(Space.SRAM, 0, 30, (), ())
+    target = TransferSide(Space.SRAM, 0, 30, (), ())
     assert move_demand(unit, chip, None, side).lost.request_cycles == 7 * runs
-    assert move_demand(unit, chip, side, whole).lost.request_cycles >= 7 * runs
+    assert move_demand(unit, chip, side, target).lost.request_cycles >= 7 * runs
