@@ -30,9 +30,9 @@ def test_each_slow_test_has_a_reason() -> None:
 
 
 def test_the_fast_tier_keeps_its_budget() -> None:
-    """Tests that are not recorded and single cases take half a minute together, collecting and lint as much."""
+    """Tests that are not recorded and first cases take about 70 seconds beside these, collecting and lint 16."""
     chosen = [name for name in read_durations() if is_fast(name)]
-    assert chosen and sum(read_durations()[name][0] for name in chosen) <= 60
+    assert chosen and sum(read_durations()[name][0] for name in chosen) <= 50
 
 
 def test_the_chosen_and_left_out_tests_are_there() -> None:
