@@ -250,6 +250,7 @@ RIGHT = [
     ("float[8,8] w", "y = PRelu(x, w)"),
     ("", "a = float[1] {0} b = float[1] {1} y = Clip(x, a, b)"),
     ("", "s = int64[2] {0,-1} y = Reshape(x, s)"),
+    ("", "y = RandomUniformLike<low = 0.5, high = 0.5>(x)"),
     *(
         ("float[3,2,3,2] w", f"y = ConvTranspose<strides = [2,3], output_shape = {size}{auto}>(x, w)")
         for size in ("[16,24]", "[17,23]", "[18,25]", "[15,20]", "[3,2]")

@@ -56,6 +56,7 @@ CASES: dict[tuple[str, str], list[str]] = {
     (MICROSOFT, "QLinearAveragePool"): [
         "k = com.microsoft.QLinearAveragePool<kernel_shape = [3,2], pads = [1,0,1,0], count_include_pad = 1>(q, s, z, so, zo)",
         "k = com.microsoft.QLinearAveragePool<kernel_shape = [2,2], pads = [1,0,0,0], channels_last = 1>(c, s, z, so, zo)",
+        "k = com.microsoft.QLinearAveragePool<kernel_shape = [5,5], strides = [2,2], ceil_mode = 1>(q, s, z, so, zo)",
     ],
     (MICROSOFT, "QLinearGlobalAveragePool"): [
         "k = com.microsoft.QLinearGlobalAveragePool(q, s, z, so, zo)",
