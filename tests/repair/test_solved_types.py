@@ -112,6 +112,19 @@ def test_an_operator_in_steps_gets_the_steps_of_its_type(tmp_path: Path) -> None
     assert pinned.types == {"n": CodeType("int8")} and pinned.model is network.model
 
 
+def test_factors_stay_where_wider_codes_change_the_steps(tmp_path: Path) -> None:
+    nodes = "a = MatMul(x, w) h = Relu(a) c = MatMul(h, w) n = LayerNormalization(c, one) y = MatMul(n, v)"
+    network, int16 = open_network(write_network(tmp_path, nodes)), CodeType("int16")
+    factors: dict[str, np.ndarray] = {name: 2.0 ** (np.arange(CHANNELS) % 3) for name in ("a/rows", "h/before_reshape")}
+    scaled = network.through(Quantization({}, factors=factors))
+    widened, expected = scaled.with_types({"n": int16}), network.through(Quantization({}, factors=factors, types={"n": int16}))
+    assert widened.model.types.keys() == expected.model.types.keys() != scaled.model.types.keys()
+    constants = widened.model.graph.constants
+    assert any(name.endswith(" with factors") for name in constants)
+    assert constants.keys() == expected.model.graph.constants.keys()
+    assert widened.types == expected.types and widened.host_nodes == expected.host_nodes
+
+
 def test_networks_whose_measurement_is_dear_are_left_alone(tmp_path: Path) -> None:
     network, before, macs = open_network(write_network(tmp_path, CANCEL)), Quantization({}), ROWS * CHANNELS * CHANNELS
     outcome = solve_types(network, before, (), nothing, dear_macs=macs, most_macs=macs)

@@ -57,6 +57,8 @@ class Network:
     `raw_ports`: inputs and outputs, by their names in the file, that keep one affine scale.
     `max_slowdown`: factor of the cycles that wider codes may take.
     `count_cycles`: returns the expected cycles of a network with a quantization. None: repair chooses no wider codes.
+    `scaled_from`: the network before its factors and host nodes of repair, and the quantization that holds them. None: it has
+    none.
     """
 
     model: NormalModel
@@ -69,6 +71,7 @@ class Network:
     raw_ports: frozenset[str] = frozenset()
     max_slowdown: float = 1.1
     count_cycles: CycleCounter | None = None
+    scaled_from: tuple[Network, Quantization] | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -190,7 +193,7 @@ class Network:
             return network
         model, put_in = scale_model(network.model, quantization.factors)
         repaired = {*match_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
-        return replace(network, model=model).host(repaired, BY_REPAIR)
+        return replace(network, model=model, scaled_from=(network, quantization)).host(repaired, BY_REPAIR)
 
     def with_types(self, types: Mapping[str, CodeType]) -> Network:
         """Return the network with these types of the model's tensors. Types that the network has already win.
@@ -206,6 +209,9 @@ class Network:
         model = decompose_again(self.model, self.chip, self.host_nodes, {**self.selection.types, **all_types})
         if model is self.model:
             return replace(self, types=all_types)
+        if self.scaled_from is not None:  # steps come from the operators in one piece, which have no factors
+            unscaled, factors = self.scaled_from
+            return unscaled.with_types(all_types).through(factors)
         return replace(self, model=model, types=all_types).host((), "")
 
     def host(self, nodes: Collection[str], reason: str) -> Network:
