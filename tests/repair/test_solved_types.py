@@ -29,6 +29,7 @@ from toolchain.repair.network import Network
 from toolchain.repair.norm_streams import list_norm_streams, measure_row_loss
 from toolchain.repair.solve_types import count_measured_samples, list_groups, solve_types
 from toolchain.repair.type_trials import TypeTrials
+from toolchain.repair.weight_rounding import correct_biases
 
 SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
 ROWS, CHANNELS = 16, 32
@@ -144,6 +145,32 @@ def test_tensors_are_measured_where_that_is_dear_but_no_norm_is_at_fault(tmp_pat
     monkeypatch.setattr(TypeTrials, "find_largest_gain", lambda *_: 2.9)  # as where weights make the noise
     assert solve_types(network, before, samples, nothing, dear_macs=0).quantization is before
     assert solve_types(network, before, samples, nothing).quantization is not before
+
+
+@pytest.mark.parametrize("dear_macs", [0.0, 1e10])
+def test_what_shifts_of_weights_hide_is_tried_with_biases_corrected(tmp_path: Path, dear_macs: float) -> None:
+    """Weights of one size beside a large row shift every channel of a bright background: -6 dB, and -9 with all in int16."""
+    path = write_network(tmp_path, CANCEL)
+    proto = onnx.load(path)
+    for constant in proto.graph.initializer:
+        value = numpy_helper.to_array(constant).copy()
+        value = np.where(np.arange(CHANNELS) == 0, 8.0, value.T).T if constant.name == "w" else value
+        value = np.array(30.0) if constant.name == "large" else value
+        constant.CopyFrom(numpy_helper.from_array(value.astype(np.float32), constant.name))
+    onnx.save(proto, path)
+    network = open_network(path)
+    with np.load(tmp_path / "data.npz") as arrays:
+        bright = np.where(np.arange(CHANNELS) == 0, 0, 32 + arrays["x"][:24]).astype(np.float32)
+        samples = [{"x": x, "u": u} for x, u in zip(bright, arrays["u"][:24], strict=True)]
+    ranges = calibrate(
+        network.model.proto, samples, network.tensors, computed_by=network.model, decomposition=network.model.decomposition
+    )
+    before = Quantization({**ranges, **network.get_model_ranges({})})
+    outcome = solve_types(network, before, samples, nothing, dear_macs=dear_macs)
+    chosen, judge = outcome.quantization, OutputEvaluator(samples)
+    assert "r" in chosen.types and chosen.layers
+    narrow = correct_biases(network, before, samples, nothing).quantization
+    assert judge.verdict(network.through(chosen), chosen).decibels > judge.verdict(network, narrow).decibels + 3
 
 
 def test_dear_tensors_are_measured_on_fewer_samples() -> None:

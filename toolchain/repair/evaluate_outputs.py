@@ -200,7 +200,8 @@ class OutputEvaluator:
         """
         session, states = network.session(quantization), _Sequence(network.model.states)
         operands = list_output_operands(network.model, network.selection.graph, network.origins)
-        softmaxes, scores = _softmaxes(network), find_scores(network.model.graph) - {s.output for s in _softmaxes(network)}
+        softmaxes = list_softmaxes(network)
+        scores = find_scores(network.model.graph) - {s.output for s in softmaxes}
         measured = OutputMeasurements(session.container, operands, states=True, scores=scores, keep=True)
         tensor_names = tuple(dict.fromkeys([*measured.tensors, *(s.scores for s in softmaxes)]))
         for sample, values in self._with_values(network, tensor_names):
@@ -257,7 +258,7 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True)
-class _Softmax:
+class OutputSoftmax:
     """A Softmax that makes an output of the model.
 
     `output`, `scores`: its tensors.
@@ -278,7 +279,7 @@ class _Softmax:
         `values`, `run`: results of the float and of the integer network; `graph`: the graph of the latter.
         """
         if self.hosted:
-            return self._in_logs(values[self.output]), self._in_logs(run.outputs[self.output])
+            return self.take_logs(values[self.output]), self.take_logs(run.outputs[self.output])
         real = values[self.scores]
         for code, origin in graph.origins.items():
             if origin.tensor == self.scores and origin.layout != INNER and code in run.codes:
@@ -287,7 +288,7 @@ class _Softmax:
                     return self._from_scores(real), self._from_scores(chip_scores)
         return values[self.output], run.outputs[self.output]
 
-    def _in_logs(self, probabilities: np.ndarray) -> np.ndarray:
+    def take_logs(self, probabilities: np.ndarray) -> np.ndarray:
         """Return the logarithms of probabilities, less their mean along the axis."""
         return self._less_mean(np.log(np.maximum(probabilities, LEAST_PROBABILITY)))
 
@@ -302,7 +303,7 @@ class _Softmax:
         return logarithms - logarithms.mean(self.axis, keepdims=True)
 
 
-def _softmaxes(network: Network) -> list[_Softmax]:
+def list_softmaxes(network: Network) -> list[OutputSoftmax]:
     """Return each Softmax that directly makes an output of the model.
 
     One whose scores are no tensor of the model in steps is left out, as behind a Transpose that went into another. Its
@@ -311,7 +312,7 @@ def _softmaxes(network: Network) -> list[_Softmax]:
     model = network.model.undivided or network.model
     hosted = {n.outputs[0] for n in network.selection.graph.nodes if isinstance(n.op, OnnxOp)}
     return [
-        _Softmax(n.outputs[0], n.inputs[0], n.op.attributes.get("axis", -1), n.outputs[0] in hosted)
+        OutputSoftmax(n.outputs[0], n.inputs[0], n.op.attributes.get("axis", -1), n.outputs[0] in hosted)
         for n in model.graph.nodes
         if n.op.op_type == "Softmax" and n.outputs[0] in network.model.graph.outputs and n.inputs[0] in network.model.types
     ]

@@ -24,7 +24,7 @@ from toolchain.errors import CompileError, format_count, percent
 from toolchain.frontend import NormalModel
 from toolchain.frontend.source_names import MOVES
 from toolchain.ir.graph import INNER, Quant
-from toolchain.repair.evaluate_outputs import PART_GAIN_DB, SAME_DB, OutputEvaluator, pick_trial_samples
+from toolchain.repair.evaluate_outputs import PART_GAIN_DB, SAME_DB, OutputEvaluator, list_softmaxes, pick_trial_samples
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.norm_streams import list_norm_streams
 from toolchain.repair.type_trials import TypeTrials, get_operator, measure_ranges_of_types
@@ -38,6 +38,7 @@ _COARSE_LOSS = 0.01  # docs/repair.md: codes leave 20 dB of the median row
 DEAR_MACS = 1e10  # docs/repair.md: beyond them norms come first: MiniLM has 2e11, and measuring took 380 CPU s
 FAST_MACS = 1e12  # docs/repair.md: a detector has 6e11, which take 30 CPU s
 _MEASURED_MACS = 2e11  # docs/repair.md: products for which a sample more is measured: some 10 CPU s
+_GOOD_DB = 20.0  # docs/repair.md: of the outputs by corrected biases, which rounding mends without wider codes
 _LEAST_SHARE = 0.001  # docs/repair.md: of the noise of all tensors: what adds less comes last
 _NAMED = 6  # docs/repair.md: tensors in a note
 
@@ -70,13 +71,14 @@ def solve_types(
     choice = _choose_candidates(network, before, few, progress, (dear_macs, most_macs))
     if not choice.order:
         return StepOutcome(before)
-    trials = TypeTrials(network, before, wide, choice.list_members(), (OutputEvaluator(few), count_cycles))
+    biases_on = few if choice.hides_behind_biases else ()
+    trials = TypeTrials(network, before, wide, choice.list_members(), (OutputEvaluator(few), count_cycles), biases_on)
     trials.measure_ranges(samples if measured is None else measured)
     count, levels = trials.solve(progress, network.max_slowdown)
     alternative = _find_alternative(trials, len(choice.order), count, progress)
     if not count:
         return StepOutcome(before, alternative=alternative)
-    quantization = trials.quantize(count)
+    quantization = trials.get_tried(count)
     gains = tuple(Gain(network.model.name(s.tensor), s.loss, 0.0) for s in choice.order[:count])
     note = _describe(network, choice, count, trials, levels)
     compose = None if remeasure is None else _compose(network, quantization, remeasure)
@@ -100,11 +102,13 @@ class _Candidates:
 
     `groups`: the tensors of each candidate, by its name.
     `is_estimated`: losses are estimates of norms that read rows of unlike size; others are noise of the outputs.
+    `hides_behind_biases`: what they give shows only where the biases take out what weights shift.
     """
 
     order: list[_Sensitivity]
     groups: Mapping[str, Sequence[str]]
     is_estimated: bool
+    hides_behind_biases: bool = False
 
     def list_members(self) -> list[tuple[str, Sequence[str]]]:
         """Return the name and the tensors of each candidate, in order."""
@@ -127,21 +131,36 @@ def _choose_candidates(
         if any(s.loss > _COARSE_LOSS for s in streams):
             order = [_Sensitivity(s.output, s.loss) for s in streams]
             return _Candidates(order, {s.output: s.tensors for s in streams}, is_estimated=True)
-        if macs > most_macs or not _is_worth_measuring(network, before, groups, few):
-            return _Candidates([], {}, is_estimated=True)
+    if macs > most_macs or not groups:
+        return _Candidates([], {}, is_estimated=True)
+    shows = _is_worth_measuring(network, before, groups, few, ())
+    hides = not shows and _is_worth_measuring(network, before, groups, few, few)
+    if macs > dear_macs and not (shows or hides):
+        return _Candidates([], {}, is_estimated=True)
     sensitivities = _measure_all(network, before, groups, few[: count_measured_samples(macs)], progress)
-    return _Candidates(_order(network, sensitivities, groups), groups, is_estimated=False)
+    return _Candidates(_order(network, sensitivities, groups), groups, is_estimated=False, hides_behind_biases=hides)
 
 
 def _is_worth_measuring(
-    network: Network, before: Quantization, groups: Mapping[str, Sequence[str]], few: Sequence[Sample]
+    network: Network,
+    before: Quantization,
+    groups: Mapping[str, Sequence[str]],
+    few: Sequence[Sample],
+    biases_on: Sequence[Sample],
 ) -> bool:
-    """Return whether wider codes for all groups give a part of the outputs enough decibels to look for those that matter."""
+    """Return whether wider codes for all groups give a part of the outputs enough decibels to look for those that matter.
+
+    None are needed where outputs are good by corrected biases alone.
+
+    `biases_on`: as in `TypeTrials`.
+    """
     wide, count_cycles = find_wider_type(network), network.count_cycles
     if wide is None or count_cycles is None:
         return False
-    trials = TypeTrials(network, before, wide, list(groups.items()), (OutputEvaluator(few), count_cycles))
+    trials = TypeTrials(network, before, wide, list(groups.items()), (OutputEvaluator(few), count_cycles), biases_on)
     trials.measure_ranges(few[:_SAMPLES], few_runs=True)
+    if biases_on and trials.find_worst_output(0) >= _GOOD_DB:
+        return False
     return trials.find_largest_gain(len(groups)) >= PART_GAIN_DB
 
 
@@ -219,17 +238,20 @@ def _measure_loss(
 ) -> float:
     """Return the noise over the signal of all parts of the outputs, summed, with one tensor alone rounded to its codes.
 
+    An output of a Softmax counts by the logarithms of its probabilities, as where it is judged.
+
     `limits`: least and largest code. `rows`: samples with float's values of the tensor and of the ends.
     """
     model = network.model
     within = tensor in model.inputs
     session = FloatSession(model if within else ModelWithTensor(model, tensor), ends, few_runs=True)
-    sums = {name: PartSums() for name in ends}
+    sums, in_logs = {name: PartSums() for name in ends}, {s.output: s.take_logs for s in list_softmaxes(network)}
     for sample, values in rows:
         codes = np.clip(np.rint(values[tensor].astype(np.float64) / quant.scale) + quant.zero_point, *limits)
         rounded = ((codes - quant.zero_point) * quant.scale).astype(np.float32)
         for name, got in zip(ends, session.run({**sample, tensor: rounded}), strict=True):
-            sums[name].update(values[name], got)
+            judged = in_logs.get(name, np.asarray)
+            sums[name].update(judged(values[name]), judged(got))
     return float(sum(s.list_noise_ratios().sum() for s in sums.values()))
 
 
@@ -277,7 +299,8 @@ def _compose(network: Network, quantization: Quantization, remeasure: Measure) -
 
     def measure(samples: Iterable[Sample]) -> AdjustedRanges:
         adjusted, ranges = remeasure(samples), measure_ranges_of_types(widened, widened.requested_types, samples)
-        earlier = {n: r for n, r in adjusted.ranges.items() if n in widened.tensors and n not in quantization.types}
+        narrow = {*widened.tensors}.difference(quantization.types)
+        earlier = {n: r for n, r in adjusted.ranges.items() if n in narrow}
         return replace(adjusted, ranges={**ranges, **earlier})
 
     return measure
@@ -297,7 +320,7 @@ def _find_alternative(trials: TypeTrials, most: int, count: int, progress: Progr
         larger_count, _ = trials.solve(progress, budget)
         if larger_count <= count:
             return None
-        quantization, slowdown = trials.quantize(larger_count), trials.get_slowdown(larger_count)
+        quantization, slowdown = trials.get_tried(larger_count), trials.get_slowdown(larger_count)
     except CompileError:  # the machine cannot express it
         return None
     tensors = f"{format_count(trials.count_tensors(larger_count), 'tensor')} in {trials.wide}"

@@ -22,8 +22,9 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Quant
 from toolchain.repair.compensate_rounding import offset_zero_points
-from toolchain.repair.evaluate_outputs import CEILING_DB, FLOOR_DB, SAME_DB, OutputEvaluator, list_gaining_parts
+from toolchain.repair.evaluate_outputs import CEILING_DB, FLOOR_DB, SAME_DB, OutputEvaluator, OutputQuality, list_gaining_parts
 from toolchain.repair.network import CycleCounter, Network, Progress
+from toolchain.repair.weight_rounding import correct_biases
 from toolchain.report.fidelity import LOW_DB
 
 
@@ -35,6 +36,8 @@ class TypeTrials:
     `order`: for each group the output of its operator and the tensors to widen. All steps of the operator get the type; its
     output gets it where it is listed.
     `measures`: evaluates the outputs, and counts cycles.
+    `biases_on`: samples that each trial corrects its biases on; without any they stay. Weights that are rounded to nearest
+    shift whole channels. The shifts of two layers may cancel, until codes between them change.
     """
 
     def __init__(
@@ -44,12 +47,15 @@ class TypeTrials:
         wide: CodeType,
         order: Sequence[tuple[str, Sequence[str]]],
         measures: tuple[OutputEvaluator, CycleCounter],
+        biases_on: Sequence[Sample] = (),
     ) -> None:
         self._network, self._before, self.wide, self._order = network, before, wide, order
         self._judge, self._counter = measures
+        self._biases_on = biases_on
+        self._tried: dict[int, Quantization] = {}
         self._ranges: Mapping[str, Range | Quant] = {}
         self._cycles: dict[int, int] = {}
-        self._levels: dict[int, Mapping[str, float]] = {}
+        self._qualities: dict[int, OutputQuality] = {}
 
     def measure_ranges(self, samples: Iterable[Sample], *, few_runs: bool = False) -> None:
         """Measure the ranges of the tensors of all groups for their wider codes. It must come before everything else.
@@ -74,6 +80,17 @@ class TypeTrials:
         if not chosen.offsets:
             return chosen
         return offset_zero_points(network, replace(chosen, offsets={}), (), self._ignore_progress).quantization
+
+    def get_tried(self, count: int) -> Quantization:
+        """Return the quantization that is judged with wider codes for the first `count` groups: with its biases corrected where
+        trials do so. Raise CompileError as `quantize` does."""
+        if not self._biases_on:
+            return self.quantize(count)
+        if count not in self._tried:
+            plain = self.quantize(count)
+            corrected = correct_biases(self._widen(count), plain, self._biases_on, self._ignore_progress)
+            self._tried[count] = corrected.quantization
+        return self._tried[count]
 
     def _ignore_progress(self, *_: object) -> None:
         return None
@@ -115,6 +132,13 @@ class TypeTrials:
     def find_worst_of_all(self, count: int) -> float:
         """Return the least level of all parts in dB with so many groups, whether they gain or not."""
         return min(self.measure_levels(count).values(), default=CEILING_DB)
+
+    def find_worst_output(self, count: int) -> float:
+        """Return the least level of the outputs, as wholes, in dB with so many groups. Raise CompileError as `count_cycles`
+        does."""
+        quality = self.measure_quality(count)
+        levels = quality.list_levels()
+        return min((levels[part.name] for part in quality.parts), default=CEILING_DB)
 
     def find_largest_gain(self, count: int) -> float:
         """Return the decibels of the part that gains most by the first groups, 0 where the machine cannot express them."""
@@ -194,9 +218,13 @@ class TypeTrials:
     def measure_levels(self, count: int) -> Mapping[str, float]:
         """Return dB of every part and of what it holds, by key, with the first groups wider. Raise CompileError as
         `count_cycles` does."""
-        if count not in self._levels:
-            self._levels[count] = self._judge.verdict(self._widen(count), self.quantize(count)).list_levels()
-        return self._levels[count]
+        return self.measure_quality(count).list_levels()
+
+    def measure_quality(self, count: int) -> OutputQuality:
+        """Return the quality of the outputs with the first groups wider. Raise CompileError as `count_cycles` does."""
+        if count not in self._qualities:
+            self._qualities[count] = self._judge.verdict(self._widen(count), self.get_tried(count))
+        return self._qualities[count]
 
 
 def measure_ranges_of_types(
