@@ -173,6 +173,29 @@ def test_what_shifts_of_weights_hide_is_tried_with_biases_corrected(tmp_path: Pa
     assert judge.verdict(network.through(chosen), chosen).decibels > judge.verdict(network, narrow).decibels + 3
 
 
+def test_the_loss_of_probabilities_is_that_of_their_logarithms(tmp_path: Path) -> None:
+    losses = list[float]()
+    for end in ("y = MatMul(q, v)", "l = MatMul(q, v) y = Softmax <axis=-1> (l)"):
+        path = write_network(tmp_path, CANCEL.replace("y = MatMul(q, v)", end))
+        proto = onnx.load(path)
+        for constant in proto.graph.initializer:
+            value = numpy_helper.to_array(constant).copy()
+            value = value - value.mean(1, keepdims=True) if constant.name == "v" else value  # as the logarithms are taken
+            value = np.array(10.0, np.float32) if constant.name == "large" else value
+            constant.CopyFrom(numpy_helper.from_array(value, constant.name))
+        onnx.save(proto, path)
+        network = open_network(path)
+        with np.load(tmp_path / "data.npz") as arrays:
+            samples = [{"x": x, "u": u} for x, u in zip(arrays["x"][:24], arrays["u"][:24], strict=True)]
+        ranges = calibrate(
+            network.model.proto, samples, network.tensors, computed_by=network.model, decomposition=network.model.decomposition
+        )
+        outcome = solve_types(network, Quantization({**ranges, **network.get_model_ranges({})}), samples, nothing)
+        losses += [gain.before for gain in outcome.gains if gain.layer == "r"]
+    parts = (ROWS + 8) / 8  # a Softmax makes rows and columns, the product rows of one matrix, where columns alone are parts
+    assert losses[1] == pytest.approx(parts * losses[0], rel=0.05)
+
+
 def test_dear_tensors_are_measured_on_fewer_samples() -> None:
     assert [count_measured_samples(macs) for macs in (0, 1e10, 7e10, 1e11, 6e11)] == [4, 4, 2, 2, 1]
 
