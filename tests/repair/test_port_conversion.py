@@ -16,6 +16,7 @@ from quant.fidelity import sqnr_db
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.repair.port_noise import PartLevels
+from toolchain.repair.port_scales import measure_scale
 from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
@@ -131,6 +132,32 @@ def test_inputs_of_unlike_unit_that_are_joined_have_scales_of_their_own(tmp_path
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
     assert built.figures["outputs"][0]["sqnr_db"] > 30
     assert {kind for _, kind, _ in built.container.fallbacks} == {"Concat", "Sub", "Mul"}
+
+
+def test_flag_that_is_rarely_set_survives_beside_large_inputs(tmp_path: Path) -> None:
+    """The first samples have it at zero, and so an input's scales are those of all samples."""
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y) {{ {DENSE} y = Identity(p) }}'
+    )
+    rng = np.random.default_rng(1)
+    for name, value in (("w", rng.standard_normal((4, 16)) / UNITS[:, None]), ("v", rng.standard_normal((16, 4)) / 4)):
+        proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = (rng.standard_normal((96, 1, 4)) * UNITS).astype(np.float32)
+    x[:, 0, 1] = np.arange(96) % 32 > 28
+    np.savez(tmp_path / "data.npz", x=x[:64])
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
+    exact = np.stack([np.asarray(ReferenceEvaluator(proto).run(None, {"x": one}), np.float64) for one in x[64:]])
+    assert sqnr_db(exact, np.stack([Session(built.data).run(None, {"x": one}) for one in x[64:]])) > FLOOR_DB
+
+
+def test_channel_that_is_always_zero_keeps_one_scale_of_all() -> None:
+    """Other data may set it."""
+    values = np.zeros((32, 1, 3), np.float32)
+    values[:, 0, 0] = np.linspace(-5, 5, 32)
+    values[:, 0, 1] = 300
+    assert measure_scale(values, has_offset=True).scale.tolist()[1:] == [300, 300]
+    assert measure_scale(values[..., :1] * 0, has_offset=False).scale.tolist() == [np.float32(1e-3)]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,6 +7,7 @@ is the first step of repair.place_port_nodes.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,18 +49,18 @@ def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection
     """
     model, fixed = network.model, {*network.selection.file_ranges, *network.types, *network.selection.types}
     groups = [g for g in _find_products(model.graph, pinned) if fixed.isdisjoint((g.tensor, *g.ports))]
-    values = run_float(model, [g.tensor for g in groups], samples, FEW_SAMPLES) if groups and not model.stored else None
-    if values is None:
-        return network
-    scales = {g.tensor: measure_scale(values[g.tensor], g.has_offset) for g in groups}
-    numerics = network.chip.numerics
-    levels = {g.tensor: _compare(values[g.tensor], scales[g.tensor], numerics) for g in groups}
-    chosen = [g for g in groups if levels[g.tensor][0] < POOR_DB and levels[g.tensor][1] >= levels[g.tensor][0] + CHANNEL_GAIN_DB]
-    if not chosen:
-        return network
-    undivided = None if model.undivided is None else _scale_model(model.undivided, chosen, scales)
-    network = replace(network, model=replace(_scale_model(model, chosen, scales), undivided=undivided))
-    for group in chosen:
+    scales, levels = dict[str, ChannelScale](), dict[str, tuple[float, float]]()
+    # A few samples show which inputs are poor; a channel may be constant in them that is not in all.
+    for most in (FEW_SAMPLES, sys.maxsize):
+        values = run_float(model, [g.tensor for g in groups], samples, most) if groups and not model.stored else None
+        if values is None:
+            return network
+        scales = {g.tensor: measure_scale(values[g.tensor], g.has_offset) for g in groups}
+        levels = {g.tensor: _compare(values[g.tensor], scales[g.tensor], network.chip.numerics) for g in groups}
+        groups = [g for g in groups if levels[g.tensor][0] < min(POOR_DB, levels[g.tensor][1] - CHANNEL_GAIN_DB)]
+    undivided = None if model.undivided is None else _scale_model(model.undivided, groups, scales)
+    network = replace(network, model=replace(_scale_model(model, groups, scales), undivided=undivided))
+    for group in groups:
         nodes = _divide(group.tensor, scales[group.tensor], {group.tensor: model.types[group.tensor]}, {})
         reason = _give_reason([*map(model.name, group.ports)], len(nodes), levels[group.tensor])
         network = network.host([*(n.name for n in nodes), *group.joins], reason)

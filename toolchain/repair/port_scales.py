@@ -104,8 +104,9 @@ def measure_scale(values: np.ndarray, has_offset: bool) -> ChannelScale:
     room = min(1 + math.log(_UNSEEN) / math.log(max(values.size / values.shape[2], 2)), _MOST_ROOM)
     span = room * ((high - low) / 2 if has_offset else most)
     floor = np.maximum(_LEAST_SPAN * most, np.float32(1e-30))
-    # What is constant has the offset alone.
-    scale = cast("np.ndarray", np.where(span > floor, span, np.maximum(most, 1e-3)))
+    # What is constant has the offset alone. Where all were zero other data may have a value, which one scale for all would keep.
+    constant = np.maximum(most + (most == 0) * most.max(), 1e-3)
+    scale = cast("np.ndarray", np.where(span > floor, span, constant))
     return ChannelScale(scale.astype(np.float32), ((low + high) / 2).astype(np.float32) if has_offset else None)
 
 
