@@ -89,6 +89,12 @@ UNLIKE_INPUTS = {
         "h = Gemm<transB=1,alpha=0.5,beta=2.0>(x, t, b) i = MatMul(x, w) y = Add(h, i)",
         -1,
     ),
+    "rows in half precision": (
+        "float16[1,6,4] x",
+        "float[1,6,4] y",
+        "c = Cast<to=1>(x) h = MatMul(c, w) r = Relu(h) y = MatMul(r, v)",
+        -1,
+    ),
     "padded pictures": ("float[1,4,6,6] x", "float[1,16,6,6] y", "h = Conv<pads=[1,1,1,1]>(x, k, b) y = Relu(h)", 1),
 }
 
@@ -107,7 +113,9 @@ def test_channels_of_an_input_that_products_read_have_scales_of_their_own(case: 
             proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
     onnx.save(proto, tmp_path / "m.onnx")
     sizes = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
-    x = (rng.standard_normal((32, *sizes)) * np.moveaxis(UNITS.reshape(-1, *[1] * (len(sizes) - 1)), 0, axis)).astype(np.float32)
+    x = (rng.standard_normal((32, *sizes)) * np.moveaxis(UNITS.reshape(-1, *[1] * (len(sizes) - 1)), 0, axis)).astype(
+        np.float16 if "float16" in read else np.float32
+    )
     np.savez(tmp_path / "data.npz", x=x[:24])
     options = BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none")
     built, raw = (build(tmp_path / "m.onnx", replace(options, raw_ports=names)) for names in ((), ("x",)))
@@ -117,7 +125,9 @@ def test_channels_of_an_input_that_products_read_have_scales_of_their_own(case: 
     ]
     assert levels_db[0] > 30 > levels_db[1] + 10, levels_db
     computed = [kind for _, kind, reason in built.container.fallbacks if "part of the conversion of input x" in reason]
-    assert {"Mul"} <= {*computed} <= {"Sub", "Mul", "Reshape"} and not raw.container.fallbacks
+    assert {"Mul"} <= {*computed} <= {"Sub", "Mul", "Reshape", "Cast"} and {kind for _, kind, _ in raw.container.fallbacks} <= {
+        "Cast"
+    }
 
 
 def test_inputs_of_unlike_unit_that_are_joined_have_scales_of_their_own(tmp_path: Path) -> None:
@@ -132,6 +142,35 @@ def test_inputs_of_unlike_unit_that_are_joined_have_scales_of_their_own(tmp_path
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
     assert built.figures["outputs"][0]["sqnr_db"] > 30
     assert {kind for _, kind, _ in built.container.fallbacks} == {"Concat", "Sub", "Mul"}
+
+
+def test_channels_of_sensors_far_from_zero_have_offsets_of_their_own(tmp_path: Path) -> None:
+    """A Conv that pads nothing has them in its bias."""
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[1,8,4] x) => (float[1,16,6] y)'
+    proto = onnx.parser.parse_model(f"{head} {{ t = Transpose<perm=[0,2,1]>(x) h = Conv(t, k, b) y = Relu(h) }}")
+    rng = np.random.default_rng(1)
+    weights = rng.standard_normal((16, 4, 3)) / UNITS[:, None]
+    offsets = 100 * UNITS
+    for name, value in (("k", weights), ("b", -np.einsum("oik,i->o", weights, offsets))):
+        proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = (rng.standard_normal((32, 1, 8, 4)) * UNITS + offsets).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), repair="none"))
+    assert built.figures["outputs"][0]["sqnr_db"] > 30
+
+
+def test_type_of_a_tensor_behind_moves_keeps_one_scale(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,2,2] x) => (float[1,4] y) { f = Flatten(x) y = MatMul(f, w) }'
+    )
+    weights = np.random.default_rng(1).standard_normal((4, 4)) / UNITS[:, None]
+    proto.graph.initializer.append(numpy_helper.from_array(weights.astype(np.float32), "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = np.random.default_rng(2).standard_normal((32, 1, 2, 2)) * UNITS.reshape(2, 2)
+    np.savez(tmp_path / "data.npz", x=x.astype(np.float32))
+    options = BuildOptions("transformer64", calibration=str(tmp_path / "data.npz"), repair="none", types=("f=int16",))
+    assert not build(tmp_path / "m.onnx", options).container.fallbacks
 
 
 def test_flag_that_is_rarely_set_survives_beside_large_inputs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from toolchain.repair.network import Network
 from toolchain.repair.port_noise import FEW_SAMPLES, POOR_DB, measure_parts, round_to_codes, run_float
 from toolchain.repair.port_scales import CHANNEL_GAIN_DB, ChannelScale, measure_scale
 
+_JOINTS = frozenset({"Cast", "Concat"})  # on the host with what scales behind them
 _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
@@ -28,8 +29,8 @@ _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "U
 class ReadProducts:
     """The products by constant weights that read one tensor, an input of the network or what moves make of several.
 
-    `ports`: the inputs. `tensor`: what they read. `joins`: names of the Concats between.
-    `has_offset`: an offset of the tensor can be part of their biases; False for a Conv, which may pad.
+    `ports`: the inputs. `tensor`: what they read. `joins`: names of the Concats and Casts between.
+    `has_offset`: an offset of the tensor can be part of their biases; False where a Conv pads with zeros.
     """
 
     ports: tuple[str, ...]
@@ -47,8 +48,8 @@ def scale_inputs(network: Network, samples: Iterable[Sample], pinned: Collection
 
     `pinned`: inputs that stay.
     """
-    model, fixed = network.model, {*network.selection.file_ranges, *network.types, *network.selection.types}
-    groups = [g for g in _find_products(model.graph, pinned) if fixed.isdisjoint((g.tensor, *g.ports))]
+    model = network.model
+    groups = _find_products(model.graph, {*pinned, *network.selection.file_ranges, *network.types, *network.selection.types})
     scales, levels = dict[str, ChannelScale](), dict[str, tuple[float, float]]()
     # A few samples show which inputs are poor; a channel may be constant in them that is not in all.
     for most in (FEW_SAMPLES, sys.maxsize):
@@ -75,22 +76,22 @@ def _give_reason(ports: Sequence[str], operations: int, levels: tuple[float, flo
     )
 
 
-def _find_products(graph: OnnxGraph, pinned: Collection[str]) -> list[ReadProducts]:
+def _find_products(graph: OnnxGraph, pinned: Set[str]) -> list[ReadProducts]:
     """Return the products that read inputs, by the tensor that they read.
 
-    Inputs that anything else reads are left out with all that is joined to them, and so are `pinned` ones.
+    Inputs that anything else reads are left out with all that is joined to them, and so are `pinned` tensors.
     """
-    ports = {n: frozenset((n,)) for n in graph.inputs if n not in pinned and graph.types[n].dtype == "float32"}
+    ports = {n: frozenset((n,)) for n in graph.inputs if n not in pinned}
     joins, products, blocked = dict[str, frozenset[str]](), dict[str, list[OnnxNode]](), set[str]()
     for node in graph.nodes:
         read = [n for n in dict.fromkeys(node.inputs) if n in ports]
         if not read:
             continue
-        is_move = node.op.op_type in _MOVES or (node.op.op_type == "Concat" and set(node.inputs) <= ports.keys())
-        if is_move:
+        is_joint = node.op.op_type in _JOINTS and set(node.inputs) <= ports.keys()
+        if (is_joint or node.op.op_type in _MOVES) and pinned.isdisjoint(node.outputs):
             made_of = frozenset[str]().union(*(ports[n] for n in read))
             joined = frozenset[str]().union(*(joins.get(n, frozenset()) for n in read))
-            joined |= {node.name} if node.op.op_type == "Concat" else frozenset()
+            joined |= {node.name} if is_joint else frozenset()
             ports |= dict.fromkeys(node.outputs, made_of)
             joins |= dict.fromkeys(node.outputs, joined)
         elif _is_product(node, graph):
@@ -98,10 +99,9 @@ def _find_products(graph: OnnxGraph, pinned: Collection[str]) -> list[ReadProduc
         else:
             blocked.update(*(ports[n] for n in read))
     blocked.update(*(ports[n] for n in graph.outputs if n in ports))
+    pads = {t for t, nodes in products.items() if any(any(n.op.attributes.get("pads", ())) for n in nodes)}
     return [
-        ReadProducts(
-            tuple(sorted(ports[t])), t, tuple(nodes), tuple(sorted(joins.get(t, ()))), all(n.op.op_type == "Gemm" for n in nodes)
-        )
+        ReadProducts(tuple(sorted(ports[t])), t, tuple(nodes), tuple(sorted(joins.get(t, ()))), t not in pads)
         for t, nodes in products.items()
         if blocked.isdisjoint(ports[t])
     ]
@@ -110,7 +110,7 @@ def _find_products(graph: OnnxGraph, pinned: Collection[str]) -> list[ReadProduc
 def _is_product(node: OnnxNode, graph: OnnxGraph) -> bool:
     """Return whether a node is a Gemm, or a Conv in one group, of a tensor by constant weights and a bias."""
     attributes = node.op.attributes
-    if not all(n in graph.constants for n in node.inputs[1:] if n):
+    if graph.types[node.inputs[0]].dtype != "float32" or not all(n in graph.constants for n in node.inputs[1:] if n):
         return False
     if node.op.op_type == "Gemm":
         return not attributes.get("transA", 0) and attributes.get("beta", 1.0) != 0
@@ -171,6 +171,7 @@ def _multiply_weights(
     """Return the product that reads the scaled tensor `read`, with weights times the scales and the offset in its bias."""
     weights, attributes = constants[node.inputs[1]].astype(np.float64), node.op.attributes
     axis = 1 if node.op.op_type == "Conv" or attributes.get("transB", 0) else 0
+    summed = (axis, *range(2, weights.ndim))  # all axes but that of the outputs
     by_channel = [1] * weights.ndim
     by_channel[axis] = -1
     scaled = weights * scale.scale.astype(np.float64).reshape(by_channel)
@@ -179,7 +180,7 @@ def _multiply_weights(
     if scale.offset is not None:
         share = attributes.get("alpha", 1.0) / attributes.get("beta", 1.0)
         bias = constants[node.inputs[2]].astype(np.float64) if len(node.inputs) > 2 and node.inputs[2] else 0.0
-        sums = (weights * scale.offset.astype(np.float64).reshape(by_channel)).sum(axis)
+        sums = (weights * scale.offset.astype(np.float64).reshape(by_channel)).sum(summed)
         inputs = [*inputs[:2], f"{node.name}/bias by channel"]
         constants[inputs[2]] = (bias + share * sums).astype(np.float32)
     types.update({n: TensorType(constants[n].shape, "float32") for n in inputs[1:] if n})
