@@ -83,6 +83,12 @@ def test_a_logarithm_of_what_codes_round_to_zero_goes_to_the_host(tmp_path: Path
 
 UNLIKE_INPUTS = {
     "products of rows": ("float[1,6,4] x", "float[1,6,4] y", "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)", -1),
+    "an input that is an output": (
+        "float[1,6,4] x",
+        "float[1,6,4] y, float[1,4,6] o",
+        "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) o = Transpose<perm=[0,2,1]>(x)",
+        -1,
+    ),
     "two products": (
         "float[6,4] x",
         "float[6,16] y",

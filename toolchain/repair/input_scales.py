@@ -79,7 +79,7 @@ def _give_reason(ports: Sequence[str], operations: int, levels: tuple[float, flo
 def _find_products(graph: OnnxGraph, pinned: Set[str]) -> list[ReadProducts]:
     """Return the products that read inputs, by the tensor that they read.
 
-    Inputs that anything else reads are left out with all that is joined to them, and so are `pinned` tensors.
+    Inputs that anything else computes with are left out with all that is joined to them, and so are `pinned` tensors.
     """
     ports = {n: frozenset((n,)) for n in graph.inputs if n not in pinned}
     joins, products, blocked = dict[str, frozenset[str]](), dict[str, list[OnnxNode]](), set[str]()
@@ -98,7 +98,6 @@ def _find_products(graph: OnnxGraph, pinned: Set[str]) -> list[ReadProducts]:
             products.setdefault(node.inputs[0], []).append(node)
         else:
             blocked.update(*(ports[n] for n in read))
-    blocked.update(*(ports[n] for n in graph.outputs if n in ports))
     pads = {t for t, nodes in products.items() if any(any(n.op.attributes.get("pads", ())) for n in nodes)}
     return [
         ReadProducts(tuple(sorted(ports[t])), t, tuple(nodes), tuple(sorted(joins.get(t, ()))), t not in pads)
