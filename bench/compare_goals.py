@@ -201,7 +201,7 @@ def judge_tilings(planning: RegionInput, plan: PlannedRegion) -> tuple[int, tupl
 def time_with_constants(planner: RegionPlanner, plan: PlannedRegion, index: int, other: TiledLayer) -> float:
     """Return the cycles of a layer of the plan with another tiling, alone and with its constants there."""
     layers = [*plan.layers[:index], other, *plan.layers[index + 1 :]]
-    cost = with_constants_there(replace(plan, parts=replace_layers(plan.parts, layers)), index, planner.model)
+    cost = with_constants_there(replace(plan, parts=replace_layers(plan.parts, layers)), index, planner.model, index, {})
     return other.cycles if cost is None else cost.plan.cycles
 
 

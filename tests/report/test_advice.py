@@ -83,17 +83,20 @@ def test_a_steep_function_is_to_blame_where_little_of_its_loss_is_that_of_clippe
     assert errors is not None and (errors.findings[0].layer, errors.findings[0].cause) == ("Tan_0", "steep function")
 
 
-READERS = [((4,), "Identity(x)", ["Gemm_1"]), ((2, 2), "Flatten(x)", ["Flatten_0", "Gemm_1"])]
+READERS = [
+    ((4,), "Identity(x)", ["Gemm_1", "ReduceMax_3"]),
+    ((2, 2), "Flatten(x)", ["Flatten_0", "Gemm_1", "ReduceMax_3"]),
+]
 
 
 @pytest.mark.parametrize(("shape", "move", "hosted"), READERS)
 def test_who_reads_columns_of_unlike_unit_is_advised_to_the_host(
     shape: tuple[int, ...], move: str, hosted: list[str], tmp_path: Path
 ) -> None:
-    """Check the advice for a product whose weights have the units of its columns: one scale holds the largest column alone."""
+    """Check the advice for a product whose weights have the units of its columns. As a maximum reads them, they have one scale."""
     draw, units = np.random.default_rng(0), np.array([0.001, 1.0, 40.0, 100000.0])
     form = ",".join(map(str, shape))
-    graph = f"(float[1,{form}] x) => (float[1,3] y) {{ c = {move} h = Gemm(c, a) y = Gemm(h, w) }}"
+    graph = f"(float[1,{form}] x) => (float[1,3] y, float[1,1] z) {{ c = {move} h = Gemm(c, a) y = Gemm(h, w) z = ReduceMax(c) }}"
     weights = {"a": draw.standard_normal((4, 8)) / units[:, None], "w": draw.standard_normal((8, 3))}
     options = make_options(graph, (draw.standard_normal((24, 4)) * units).reshape(24, *shape), tmp_path, **weights)
     built = build(tmp_path / "m.onnx", options)
