@@ -93,7 +93,7 @@ READERS = [
 def test_who_reads_columns_of_unlike_unit_is_advised_to_the_host(
     shape: tuple[int, ...], move: str, hosted: list[str], tmp_path: Path
 ) -> None:
-    """Check the advice for a product whose weights have the units of its columns. As a maximum reads them, they have one scale."""
+    """Check the advice for a product whose weights have the units of its columns. A maximum reads them too."""
     draw, units = np.random.default_rng(0), np.array([0.001, 1.0, 40.0, 100000.0])
     form = ",".join(map(str, shape))
     graph = f"(float[1,{form}] x) => (float[1,3] y, float[1,1] z) {{ c = {move} h = Gemm(c, a) y = Gemm(h, w) z = ReduceMax(c) }}"
