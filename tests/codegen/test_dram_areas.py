@@ -231,7 +231,8 @@ def test_a_write_that_lacks_its_base_is_found(built: Build):
 def test_areas_leave_registers_for_rows_at_computed_places(bases: int, labels: list[str] | None):
     chip = with_control(load_machine("edge16"), control={**CONTROL, "bases": bases, "host_bases": min(bases, 2)}).chip
     pieces = [DramPiece((AreaContent(*what),), at, at + 64) for at, what in ((0, ("input", "x")), (64, ("constants",)))]
-    copy = Copy(**{**dict.fromkeys(Copy.parameters(), 0), "destination_address": 8, "destination_base": 1})
+    fields: dict[str, Any] = {**dict.fromkeys(Copy.parameters(), 0), "destination_address": 8, "destination_base": 1}
+    copy = Copy(**fields)
     placed = [PlacedOp(copy, 0, (), Row(Space.SRAM, 0, 4, 8, 7))]
     if labels is None:
         message = "^edge16: rows at computed places take 2 base registers; control.bases is 1$"

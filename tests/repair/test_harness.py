@@ -160,6 +160,7 @@ def test_probabilities_of_scores_that_no_step_makes_are_judged_themselves(tmp_pa
     text = "g (float[1,2,6,6] x) => (float[1,2,6,6] y) { s = Relu(x) t = Transpose<perm=[0,1,3,2]>(s) y = Softmax<axis=-1>(t) }"
     net = network(text, {}, tmp_path)
     decomposed_model = decompose_model(net.model, net.chip)
+    assert decomposed_model.undivided is not None
     assert "t" in decomposed_model.undivided.types and "t" not in decomposed_model.types
     net = replace(net, model=decomposed_model, selection=select_model(decomposed_model, net.machine))
     drawn = samples((1, 2, 6, 6), 8)

@@ -196,7 +196,7 @@ def test_weights_whose_rounding_is_louder_than_the_signal_are_named(tmp_path: Pa
     w = drawn(4, 4, 3, 3)
     x = 5 + 0.02 * np.random.default_rng(7).standard_normal((SAMPLES, 4, 8, 8))
     save_network(tmp_path, "y = Conv(x, w)", {"w": w - w.mean((1, 2, 3), keepdims=True)}, x)
-    first = make_report(tmp_path, repair="none").findings[0]
+    first = make_report(tmp_path, repair="none", raw_ports=("x",)).findings[0]
     assert (first.layer, first.cause) == ("node_y", "weight rounding") and first.alone_db < 3
 
 

@@ -12,7 +12,8 @@ from toolchain.schedule.plan_walk import _is_same
 def test_cascades_are_one_by_their_layers_stripes_and_steps() -> None:
     layers, stripes, visited = (object(), object()), object(), object()
     fields: dict[str, Any] = {"layers": layers, "stripes": stripes, "visited": visited}
-    cascade = PlannedCascade(**fields, **dict.fromkeys(set(PlannedCascade.__dataclass_fields__) - fields.keys()))
+    fields = {**dict.fromkeys(PlannedCascade.__dataclass_fields__), **fields}
+    cascade = PlannedCascade(**fields)
     assert _is_same(cascade, cascade) and _is_same(cascade, replace(cascade, views={"t": object()}, moved_bytes=7))
     others: list[dict[str, Any]] = [
         {"layers": (layers[0], object())},
