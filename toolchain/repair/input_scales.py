@@ -19,7 +19,7 @@ from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 from toolchain.repair.network import Network
 from toolchain.repair.port_noise import FEW_SAMPLES, POOR_DB, measure_parts, round_to_codes, run_float
-from toolchain.repair.port_scales import CHANNEL_GAIN_DB, ChannelScale, measure_scale
+from toolchain.repair.port_scales import CHANNEL_GAIN_DB, ChannelScale, add_constant, measure_scale
 
 _JOINTS = frozenset({"Cast", "Concat"})  # on the host with what scales behind them
 _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -157,8 +157,8 @@ def _divide(tensor: str, scale: ChannelScale, types: dict[str, TensorType], cons
         if value is None:
             continue
         name = f"{tensor}/{what}"
-        constants[f"{name}/constant"] = value.astype(np.float32)
-        types[f"{name}/constant"], types[name] = TensorType(value.shape, "float32"), types[tensor]
+        add_constant(f"{name}/constant", value, types, constants)
+        types[name] = types[tensor]
         nodes.append(Node(name, OnnxOp(kind), (last, f"{name}/constant"), (name,)))
         last = name
     return nodes
@@ -175,12 +175,11 @@ def _multiply_weights(
     by_channel[axis] = -1
     scaled = weights * scale.scale.astype(np.float64).reshape(by_channel)
     inputs = [read, f"{node.name}/weights by channel", *node.inputs[2:]]
-    constants[inputs[1]] = scaled.astype(np.float32)
+    add_constant(inputs[1], scaled, types, constants)
     if scale.offset is not None:
         share = attributes.get("alpha", 1.0) / attributes.get("beta", 1.0)
         bias = constants[node.inputs[2]].astype(np.float64) if len(node.inputs) > 2 and node.inputs[2] else 0.0
         sums = (weights * scale.offset.astype(np.float64).reshape(by_channel)).sum(summed)
         inputs = [*inputs[:2], f"{node.name}/bias by channel"]
-        constants[inputs[2]] = (bias + share * sums).astype(np.float32)
-    types.update({n: TensorType(constants[n].shape, "float32") for n in inputs[1:] if n})
+        add_constant(inputs[2], bias + share * sums, types, constants)
     return Node(node.name, node.op, tuple(inputs), node.outputs, node.sources)

@@ -168,8 +168,8 @@ def _divide(
     bias = graph.constants[node.inputs[2]].astype(np.float64) if len(node.inputs) > 2 and node.inputs[2] else 0.0
     beta = node.op.attributes.get("beta", 1.0) if node.op.op_type == "Gemm" else 1.0
     offset = 0.0 if scale.offset is None else scale.offset.ravel() / beta
-    _add_constant(_name_constant(name, "weights"), weights / by_channel_of_weights, types, constants)
-    _add_constant(_name_constant(name, "bias"), (bias - offset) / by_channel, types, constants)
+    add_constant(_name_constant(name, "weights"), weights / by_channel_of_weights, types, constants)
+    add_constant(_name_constant(name, "bias"), (bias - offset) / by_channel, types, constants)
     types[codes] = types[name]
     return Node(node.name, node.op, (read, _name_constant(name, "weights"), _name_constant(name, "bias")), (codes,), node.sources)
 
@@ -178,11 +178,11 @@ def _multiply(
     name: str, codes: str, scale: ChannelScale, types: dict[str, TensorType], constants: dict[str, np.ndarray]
 ) -> list[OnnxNode]:
     """Return the host's nodes that multiply by the scales and add the offset; constants and types are added to the mappings."""
-    _add_constant(_name_constant(name, "scale"), scale.scale, types, constants)
+    add_constant(_name_constant(name, "scale"), scale.scale, types, constants)
     types[codes] = types[name]
     if scale.offset is None:
         return [Node(_name_product(name), OnnxOp("Mul"), (codes, _name_constant(name, "scale")), (name,))]
-    _add_constant(_name_constant(name, "offset"), scale.offset, types, constants)
+    add_constant(_name_constant(name, "offset"), scale.offset, types, constants)
     scaled = _name_product(name)
     types[scaled] = types[name]
     return [
@@ -191,6 +191,7 @@ def _multiply(
     ]
 
 
-def _add_constant(name: str, value: np.ndarray, types: dict[str, TensorType], constants: dict[str, np.ndarray]) -> None:
+def add_constant(name: str, value: np.ndarray, types: dict[str, TensorType], constants: dict[str, np.ndarray]) -> None:
+    """Add a constant as float32, and its type, to the mappings."""
     constants[name] = value.astype(np.float32)
     types[name] = TensorType(constants[name].shape, "float32")

@@ -216,8 +216,12 @@ class CascadePlanner:
 
     def rows_bytes(self, first: int, end: int, height: int, resident: frozenset[str], sweep: Sweep = UNCUT) -> int:
         """Return the bytes of all rolling buffers; more than the SRAM has where a layer needs all of another's output."""
+        return self._measure_rings(self._make_key(first, end, height, resident, sweep))
+
+    def _make_key(self, first: int, end: int, height: int, resident: frozenset[str], sweep: Sweep) -> CandidateKey:
+        """Return the key of a cascade of these layers, which is that of equal layers. No root in it is double buffered."""
         window = self._windows.find_first(Window(first, end, resident))
-        return self._measure_rings(CandidateKey(window.first, window.end, height, window.resident, frozenset(), sweep))
+        return CandidateKey(window.first, window.end, height, window.resident, frozenset(), sweep)
 
     def _measure_rings(self, key: CandidateKey) -> int:
         """Return what `rows_bytes` does, with room for one more stripe in double-buffered roots."""
@@ -238,19 +242,17 @@ class CascadePlanner:
         `height`: rows of the last output in a stripe. `resident`: roots that lie in SRAM as a whole. `room`: bytes by
         memory, for rolling and tile buffers. `stay`: inputs from DRAM are loaded once for all blocks of channels.
         """
-        first, end, resident = self._windows.find_first(Window(first, end, resident))
-        between = self._between_kinds(first, end, resident)
+        key = self._make_key(first, end, height, resident, sweep)
+        between = self._between_kinds(key.first, key.end, key.resident)
         for double_buffered in dict.fromkeys((between, frozenset[str]())):
-            cascade = self._plan(CandidateKey(first, end, height, resident, double_buffered, sweep), room, stay)
+            cascade = self._plan(key._replace(double_buffered=double_buffered), room, stay)
             if cascade is not None:
                 return cascade
         return None
 
     def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, sweep: Sweep = UNCUT) -> bool:
         """Return false where not even one call of each layer fits `room`; true does not promise a plan."""
-        window = self._windows.find_first(Window(first, end, resident))
-        key = CandidateKey(window.first, window.end, height, window.resident, frozenset(), sweep)
-        return self._find_seed(key, room) is not None
+        return self._find_seed(self._make_key(first, end, height, resident, sweep), room) is not None
 
     def give_names(self, cascade: PlannedCascade, first: int, resident: frozenset[str]) -> PlannedCascade:
         """Return the cascade of the layers from index `first` on, of which `plan` returned that of equal layers.

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import halvings, round_up
 from toolchain.schedule.cascade import CascadePlanner
+from toolchain.schedule.equal_windows import Window
 from toolchain.schedule.options import SearchSteps
 from toolchain.schedule.plan import PlannedCascade, Storage
 from toolchain.schedule.plan_cost import CostWeights
@@ -177,9 +178,6 @@ class CascadeBounds:
         return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
 
 
-CascadeKey = tuple[int, int, Roots]  # layers [first, end) and what of theirs lies in SRAM whole
-
-
 class LayerGroup(NamedTuple):
     """Layers first .. end - 1 as one step of a path, with the roots that are resident meanwhile.
 
@@ -209,7 +207,7 @@ class _Step(NamedTuple):
     room: int
     cycles: float
     cost: float
-    key: CascadeKey
+    key: Window
 
 
 class CascadeCost(NamedTuple):
@@ -222,7 +220,7 @@ class CascadeCost(NamedTuple):
     cost: float
 
 
-CascadeCosts = dict[CascadeKey, dict[int, CascadeCost | None]]  # by room
+CascadeCosts = dict[Window, dict[int, CascadeCost | None]]  # by room
 
 
 class _State(NamedTuple):
@@ -390,7 +388,7 @@ class GroupingSearch:
                     counted = end == at + 1 and self.by.byte > 0
                     moved = 0 if counted else self._bounds.count_moved_bytes(at, end, touched.union(partial))
                     yield _Step(
-                        at, end, resident, remaining, touched, room, cycles, cycles + self._byte * moved, (at, end, touched)
+                        at, end, resident, remaining, touched, room, cycles, cycles + self._byte * moved, Window(at, end, touched)
                     )
 
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
